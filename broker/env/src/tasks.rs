@@ -1,0 +1,98 @@
+//! Supervised background tasks: every one has a name, stops with its owner, and is restarted or reported when it ends.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Spawns tasks that belong together and stops them together. Clones share one set.
+#[derive(Clone, Default)]
+pub struct Tasks {
+    tracker: TaskTracker,
+    stop: CancellationToken,
+    panics: Arc<AtomicU64>,
+}
+
+impl Tasks {
+    /// An empty set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Fires when [`Tasks::stop`] is called.
+    #[must_use]
+    pub fn stopping(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    /// How many tasks of the set ended by a panic since the start.
+    #[must_use]
+    pub fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
+    }
+
+    /// Runs `future` until it ends or the set stops (the future is then dropped at its next await point).
+    /// A panic is logged with the task's name and counted; it never passes unseen.
+    pub fn spawn<F>(&self, name: &'static str, future: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let stop = self.stop.clone();
+        let panics = Arc::clone(&self.panics);
+        let inner = tokio::spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = future => {}
+            }
+        });
+        self.tracker.spawn(async move {
+            if let Err(error) = inner.await
+                && error.is_panic()
+            {
+                panics.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(task = name, "background task panicked: {error}");
+            }
+        });
+    }
+
+    /// Runs what `make` returns again and again until the set stops: when it ends or panics, that is logged and
+    /// counted, and it starts anew after `pause`. For loops that must not die in silence (field report A07).
+    pub fn supervise<M, F>(&self, name: &'static str, pause: Duration, make: M)
+    where
+        M: Fn() -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let stop = self.stop.clone();
+        let panics = Arc::clone(&self.panics);
+        self.tracker.spawn(async move {
+            while !stop.is_cancelled() {
+                let run = tokio::spawn(make());
+                let abort = run.abort_handle();
+                tokio::select! {
+                    () = stop.cancelled() => { abort.abort(); return; }
+                    ended = run => match ended {
+                        Ok(()) => tracing::warn!(task = name, "background task ended; it starts again"),
+                        Err(error) => {
+                            panics.fetch_add(1, Ordering::Relaxed);
+                            tracing::error!(task = name, "background task failed: {error}; it starts again");
+                        }
+                    },
+                }
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+        });
+    }
+
+    /// Asks every task to stop and waits until all have.
+    pub async fn stop(&self) {
+        self.stop.cancel();
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}

@@ -1,0 +1,11 @@
+//! The words of Tidelog as types: ids, offsets, epochs, the record-batch view, limits, invariants.
+//!
+//! Owns: values and pure functions over them, shared by every crate.
+//! Not here: clocks, disks, sockets, async (they are in `tidelog-env`).
+
+pub mod ids;
+
+pub use ids::{
+    BytePosition, ClusterId, LeaderEpoch, LogId, LogIndex, NodeId, Offset, PartitionId, PartitionIndex,
+    PlacementGroupId, ProducerEpoch, ProducerId, RaftNodeId, Sequence, Term, TimestampMs, TopicId,
+};
