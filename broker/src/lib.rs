@@ -1,1 +1,3 @@
 //! The Tidelog broker.
+
+pub mod placement;
