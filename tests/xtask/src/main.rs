@@ -1,2 +1,48 @@
-//! xtask
-fn main() {}
+//! `cargo xtask`: the one command that checks everything.
+//!
+//! Owns: the list of steps and their order, the summary, the exit code.
+//! Not here: how a step is run (`run`), what the machine needs (`setup`), the tests themselves.
+//! Spec: CONTRIBUTING.md
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line tool talks to its user"
+)]
+
+mod run;
+mod setup;
+mod steps;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+cargo xtask test             set up what the tests need, then run all of them
+cargo xtask setup            only the set up: packages, Python environment
+cargo xtask lint             cargo fmt --check and clippy, warnings are errors
+cargo xtask fmt              format the code
+cargo xtask clients [NAME]…  only the client tests (all, or those named)";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let steps = match words.as_slice() {
+        ["test"] => steps::test(),
+        ["setup"] => steps::setup(),
+        ["lint"] => steps::lint(),
+        ["fmt"] => steps::fmt(),
+        ["clients", names @ ..] => steps::clients(names),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match run::all(&steps) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
