@@ -3,7 +3,10 @@
 //! Owns: values and pure functions over them, shared by every crate.
 //! Not here: clocks, disks, sockets, async (they are in `tidelog-env`).
 
+pub mod batch;
+pub mod codec;
 pub mod ids;
+pub mod limits;
 
 pub use ids::{
     BytePosition, ClusterId, LeaderEpoch, LogId, LogIndex, NodeId, Offset, PartitionId, PartitionIndex,

@@ -1,0 +1,105 @@
+//! Every cap of the project, with its arithmetic and the relations between caps as const asserts.
+//!
+//! Owns: upper bounds on what comes from outside (frames, batches, records, queues, buffers).
+//! Not here: tunables that are no bound (timeouts, pauses), which live beside their user.
+//!
+//! A number that a user may change is a *default* (`…_DEFAULT`), and then there is a hard bound above it.
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+// ---- record batches ----------------------------------------------------------------------------------------------
+
+/// Largest accepted record batch, Kafka's default of `max.message.bytes`: 1 MiB of `batch.size` or
+/// `max.request.size` worth of records plus the 12 bytes before the part that `batch_length` counts.
+pub const BATCH_BYTES_MAX_DEFAULT: usize = MIB + 12;
+
+/// Bound on what `max.message.bytes` may be set to. A batch is one body in one log entry and one block of a Raft
+/// message, so this bounds both.
+pub const BATCH_BYTES_MAX: usize = 64 * MIB;
+
+/// Most record headers on one record. Kafka has no cap; a header takes at least 2 bytes on the wire and 64 in memory,
+/// so that 1 MiB of headers would become 32 MiB. At this cap one record's headers take at most 4 MiB.
+pub const RECORD_HEADERS_MAX: usize = 65_536;
+
+/// Least bytes of one encoded record: length, attributes, timestamp delta, offset delta, key length, value length,
+/// header count, one byte each.
+pub const RECORD_BYTES_MIN: usize = 7;
+
+// ---- decompression -----------------------------------------------------------------------------------------------
+
+/// Most bytes that one batch may expand to, whatever its compressed size. Default batches hold 1 MiB compressed;
+/// text compresses 3 to 20 times, so that honest batches stay below 20 MiB.
+pub const DECOMPRESSED_BYTES_MAX: usize = 64 * MIB;
+
+/// Most bytes out per byte in. Deflate ends at 1032:1, and only for constant input.
+pub const DECOMPRESSED_RATIO_MAX: usize = 1024;
+
+/// What a batch may always expand to, whatever the ratio: a batch of equal records compresses by zstd to a few dozen
+/// bytes, and a producer with `batch.size` of 1 MiB must get through. 4 MiB costs 4 ms to check.
+pub const DECOMPRESSED_BYTES_FLOOR: usize = 4 * MIB;
+
+/// Snappy's format bounds its own ratio: a 3-byte copy makes at most 64 bytes. A block that claims more is damaged and
+/// is refused before its claim is allocated.
+pub const SNAPPY_RATIO_MAX: usize = 22;
+
+/// Read buffer while records of a compressed batch are walked.
+pub const DECOMPRESS_BUFFER_BYTES: usize = 32 * KIB;
+
+// ---- frames and connections of the Kafka listener ----------------------------------------------------------------
+
+/// Largest accepted frame, Kafka's default of `socket.request.max.bytes`.
+pub const FRAME_BYTES_MAX_DEFAULT: usize = 100 * MIB;
+
+/// Largest frame from a peer that has not proven who it is. A SASL exchange takes a few hundred bytes.
+pub const FRAME_BYTES_BEFORE_AUTH_MAX: usize = 64 * KIB;
+
+/// Least bytes of a request: api key 2, version 2, correlation id 4.
+pub const FRAME_BYTES_MIN: usize = 8;
+
+/// First piece read of a frame. The buffer then grows with what has really arrived (it at most doubles), so that a
+/// length of 100 MiB followed by silence costs this much and no more.
+pub const FRAME_READ_STEP_BYTES: usize = 64 * KIB;
+
+/// Memory for frames that are being read or processed, over all connections. A connection whose frame does not fit
+/// waits before it reads on (TCP then slows its client down). Holds one frame of the largest size, so that none waits
+/// for ever.
+pub const REQUEST_MEMORY_BYTES_DEFAULT: usize = 160 * MIB;
+
+/// Open client connections. One idle connection takes about 12 KiB: 4096 take 48 MiB.
+pub const CONNECTIONS_MAX_DEFAULT: usize = 4096;
+
+/// Requests of one connection that may be in work at once. Java and librdkafka send 5 (`max.in.flight` of idempotent
+/// producers), librdkafka without idempotence up to a million: what is over the cap waits in the socket.
+pub const CONNECTION_REQUESTS_IN_FLIGHT_MAX: usize = 16;
+
+/// Bytes of answers that may wait for a slow reader on one connection before no more requests are taken from it.
+/// One answer over this size is still sent.
+pub const CONNECTION_ANSWER_BYTES_MAX: usize = 4 * MIB;
+
+// ---- decoding of requests ----------------------------------------------------------------------------------------
+
+/// Elements of any one array in a request. A Metadata or Fetch request names each partition once: 100,000 partitions
+/// of one client fit.
+pub const ARRAY_ELEMENTS_MAX: usize = 100_000;
+
+/// Tagged fields of one structure. Kafka defines at most a handful.
+pub const TAGGED_FIELDS_MAX: usize = 64;
+
+/// Bytes of one string in a request. Kafka's longest (a SCRAM or OAuth token) has a few thousand; int16 lengths end at
+/// 32767 anyway.
+pub const STRING_BYTES_MAX: usize = 32_767;
+
+/// Kafka's bound on topic names.
+pub const TOPIC_NAME_BYTES_MAX: usize = 249;
+
+// ---- relations ---------------------------------------------------------------------------------------------------
+
+const _: () = assert!(BATCH_BYTES_MAX_DEFAULT <= BATCH_BYTES_MAX, "the default is inside the bound");
+const _: () = assert!(BATCH_BYTES_MAX < FRAME_BYTES_MAX_DEFAULT, "a batch fits into a frame with room for its header");
+const _: () = assert!(BATCH_BYTES_MAX_DEFAULT < DECOMPRESSED_BYTES_MAX, "a batch that does not compress is in bounds");
+const _: () = assert!(BATCH_BYTES_MAX <= DECOMPRESSED_BYTES_MAX, "the largest batch is in bounds uncompressed too");
+const _: () = assert!(DECOMPRESSED_BYTES_FLOOR >= 2 * BATCH_BYTES_MAX_DEFAULT, "a full batch of equal records passes");
+const _: () = assert!(FRAME_BYTES_MAX_DEFAULT <= REQUEST_MEMORY_BYTES_DEFAULT, "no frame waits for ever");
+const _: () = assert!(FRAME_BYTES_BEFORE_AUTH_MAX <= FRAME_READ_STEP_BYTES, "an unknown peer costs one step");
+const _: () = assert!(FRAME_BYTES_MAX_DEFAULT <= i32::MAX as usize, "frame lengths are int32");
