@@ -1,3 +1,4 @@
 //! The Tidelog broker.
 
+pub mod error;
 pub mod placement;
