@@ -3,4 +3,13 @@
 //! Owns: every byte in the bucket except the archive's tables.
 //! Not here: deciding when something is uploaded or deleted (that is Raft's, in `broker/src/offload`).
 
+pub mod format;
+pub mod key;
 pub mod manifest;
+pub mod store;
+
+pub use format::{BuildError, BuiltObject, FormatError, ObjectBuilder};
+pub use key::ObjectKey;
+pub use store::{
+    OpenStore, PutOutcome, StoreError, StoreLimits, StoreSettings, TierStore, open_store,
+};

@@ -3,10 +3,14 @@
 //! Owns: the types. The byte format is `manifest/format.rs`, written down in `docs/formats/group-manifest.md`.
 //! Not here: how the state changes (`broker/src/partition`), where manifests are put (`broker/src/offload`).
 
+mod format;
+
+pub use format::{decode, encode};
+
 use bytes::Bytes;
 use tidelog_model::{
-    BytePosition, ClusterId, LeaderEpoch, LogId, Offset, PartitionId, PlacementGroupId, ProducerEpoch, ProducerId,
-    Sequence, Term, TimestampMs,
+    BytePosition, ClusterId, LeaderEpoch, LogId, Offset, PartitionId, PlacementGroupId,
+    ProducerEpoch, ProducerId, Sequence, Term, TimestampMs,
 };
 use uuid::Uuid;
 

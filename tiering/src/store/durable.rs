@@ -1,0 +1,210 @@
+//! `file://`: a directory as an object store whose answers are as durable as S3's.
+//!
+//! Local log files are purged after an upload, so what is in a `file://` store must survive a power failure.
+//! `LocalFileSystem` syncs the file before it gets its name and the directory after (`with_fsync`). Two cases are left
+//! to this wrapper:
+//! - Directories another call has just made: it has not synced their parents yet when ours answers.
+//! - `AlreadyExists` on a key whose writer died between naming the file and syncing the directory: whoever reads the
+//!   key back and finds its own bytes takes them as stored, so they must be.
+//!
+//! A crash leaves no half object: files grow under `<name>#<number>`, which no listing shows and no key can name.
+//! Deletions are not synced: a file that comes back after a power failure is an orphan for the collector.
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
+};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::{Path as FsPath, PathBuf};
+use std::sync::Arc;
+
+/// Directories remembered as synced; forgetting them costs a sync each, nothing else.
+const SYNCED_MAX: usize = 4096;
+
+/// A directory as an object store.
+#[derive(Clone, Debug)]
+pub struct DurableFiles {
+    inner: LocalFileSystem,
+    root: PathBuf,
+    /// Directories whose own names, up to the root, are on disk.
+    synced: Arc<Mutex<HashSet<PathBuf>>>,
+}
+
+impl std::fmt::Display for DurableFiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "file://{}", self.root.display())
+    }
+}
+
+impl DurableFiles {
+    /// Opens (and makes, durably) the directory. Blocks.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn open(root: &FsPath) -> io::Result<Self> {
+        let missing: Vec<PathBuf> = root
+            .ancestors()
+            .take_while(|directory| !directory.exists())
+            .map(FsPath::to_path_buf)
+            .collect();
+        std::fs::create_dir_all(root)?;
+        for made in &missing {
+            if let Some(parent) = made.parent() {
+                sync(parent)?;
+            }
+        }
+        let root = std::fs::canonicalize(root)?;
+        let inner = LocalFileSystem::new_with_prefix(&root)
+            .map_err(io::Error::from)?
+            .with_fsync(true);
+        Ok(Self {
+            inner,
+            root,
+            synced: Arc::default(),
+        })
+    }
+
+    /// Syncs what names `location`'s directory, up to the root; with `file` also the file and its own name.
+    async fn sync_names(&self, location: &Path, file: bool) -> Result<()> {
+        let path = self.inner.path_to_filesystem(location)?;
+        let Some(directory) = path.parent().map(FsPath::to_path_buf) else {
+            return Ok(());
+        };
+        let known = self.synced.lock().contains(&directory);
+        if known && !file {
+            return Ok(());
+        }
+        let this = self.clone();
+        let synced = tokio::task::spawn_blocking(move || -> io::Result<()> {
+            if file {
+                sync(&path)?;
+                sync(&directory)?;
+            }
+            for parent in directory
+                .ancestors()
+                .skip(1)
+                .take_while(|parent| parent.starts_with(&this.root))
+            {
+                sync(parent)?;
+            }
+            let mut synced = this.synced.lock();
+            if synced.len() >= SYNCED_MAX {
+                synced.clear();
+            }
+            synced.insert(directory);
+            Ok(())
+        })
+        .await?;
+        synced.map_err(|source| Error::Generic {
+            store: "DurableFiles",
+            source: Box::new(source),
+        })
+    }
+}
+
+fn sync(path: &FsPath) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+#[async_trait]
+impl ObjectStore for DurableFiles {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        let put = self.inner.put_opts(location, payload, options).await;
+        match &put {
+            Ok(_) => self.sync_names(location, false).await?,
+            Err(Error::AlreadyExists { .. }) => self.sync_names(location, true).await?,
+            Err(_) => {}
+        }
+        put
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        let inner = self.inner.put_multipart_opts(location, options).await?;
+        Ok(Box::new(DurableUpload {
+            inner,
+            store: self.clone(),
+            location: location.clone(),
+        }))
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.inner.get_opts(location, options).await
+    }
+
+    async fn get_ranges(
+        &self,
+        location: &Path,
+        ranges: &[Range<u64>],
+    ) -> Result<Vec<bytes::Bytes>> {
+        self.inner.get_ranges(location, ranges).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list_with_offset(prefix, offset)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await?;
+        self.sync_names(to, true).await
+    }
+}
+
+#[derive(Debug)]
+struct DurableUpload {
+    inner: Box<dyn MultipartUpload>,
+    store: DurableFiles,
+    location: Path,
+}
+
+#[async_trait]
+impl MultipartUpload for DurableUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        self.inner.put_part(data)
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        let done = self.inner.complete().await?;
+        self.store.sync_names(&self.location, false).await?;
+        Ok(done)
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.inner.abort().await
+    }
+}

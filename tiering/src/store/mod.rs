@@ -1,0 +1,19 @@
+//! The object store behind deadlines, bounded retries, and answers that say what happened.
+//!
+//! Owns: opening a store by URL, [`TierStore`], durability of `file://`.
+//! Not here: which keys exist (`key`), what is in the objects (`format`, `manifest`).
+
+mod durable;
+mod error;
+mod limits;
+mod multipart;
+mod open;
+mod put;
+mod tier;
+
+pub use durable::DurableFiles;
+pub use error::StoreError;
+pub use limits::StoreLimits;
+pub use open::{OpenError, OpenStore, StoreSettings, open_store};
+pub use put::PutOutcome;
+pub use tier::{ListedObject, ObjectInfo, TierStore};

@@ -1,0 +1,169 @@
+//! Opens a store by its URL.
+//!
+//! Owns: `file://`, `s3://`, `memory://`; settings; how object_store's own client is tuned.
+
+use super::durable::DurableFiles;
+use object_store::aws::AmazonS3Builder;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use std::sync::Arc;
+use std::time::Duration;
+use url::Url;
+
+/// What a URL does not say. Credentials and whatever is `None` come from the usual `AWS_*` variables.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct StoreSettings {
+    /// `http://host:port` of an S3 server that is not AWS.
+    pub endpoint: Option<String>,
+    /// Bucket in the path (true) or in the host name (false). Default: in the path.
+    pub path_style: Option<bool>,
+    /// The region.
+    pub region: Option<String>,
+    /// Access key, for those who do not use the environment.
+    pub access_key_id: Option<String>,
+    /// Its secret.
+    pub secret_access_key: Option<String>,
+}
+
+impl std::fmt::Debug for StoreSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // No secret in any output (I16).
+        f.debug_struct("StoreSettings")
+            .field("endpoint", &self.endpoint)
+            .field("path_style", &self.path_style)
+            .field("region", &self.region)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A store and the prefix its URL names.
+#[derive(Clone, Debug)]
+pub struct OpenStore {
+    /// The store.
+    pub store: Arc<dyn ObjectStore>,
+    /// What everything lies below; may be empty.
+    pub prefix: Path,
+}
+
+/// Why a URL does not open. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Not a URL, or of a kind that is not served.
+    #[error("store URL {url:?}: {reason}; use file:///absolute/path or s3://bucket/prefix")]
+    Url {
+        /// As given.
+        url: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The directory of a `file://` store cannot be made or opened.
+    #[error("store directory {path}: {error}; it must be a directory this user can write")]
+    Directory {
+        /// The directory.
+        path: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The client does not accept the settings.
+    #[error("store {url}: {reason}; check store.endpoint, store.region and the AWS_* variables")]
+    Settings {
+        /// The store's URL.
+        url: String,
+        /// What the client said.
+        reason: String,
+    },
+}
+
+/// Opens a store. For `file://` the directory is made; for `s3://` nothing is sent yet.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn open_store(url: &str, settings: &StoreSettings) -> Result<OpenStore, OpenError> {
+    let wrong = |reason: String| OpenError::Url {
+        url: url.to_owned(),
+        reason,
+    };
+    let parsed = Url::parse(url).map_err(|error| wrong(error.to_string()))?;
+    match parsed.scheme() {
+        "file" => {
+            let path = parsed
+                .to_file_path()
+                .map_err(|()| wrong("it names no absolute path".to_owned()))?;
+            let store = DurableFiles::open(&path).map_err(|error| OpenError::Directory {
+                path: path.display().to_string(),
+                error,
+            })?;
+            Ok(OpenStore {
+                store: Arc::new(store),
+                prefix: Path::default(),
+            })
+        }
+        "memory" => Ok(OpenStore {
+            store: Arc::new(InMemory::new()),
+            prefix: Path::default(),
+        }),
+        "s3" => {
+            let bucket = parsed.host_str().filter(|host| !host.is_empty());
+            let bucket = bucket.ok_or_else(|| wrong("it names no bucket".to_owned()))?;
+            let prefix =
+                Path::from_url_path(parsed.path()).map_err(|error| wrong(error.to_string()))?;
+            let store = s3(bucket, settings)
+                .build()
+                .map_err(|error| OpenError::Settings {
+                    url: url.to_owned(),
+                    reason: error.to_string(),
+                })?;
+            Ok(OpenStore {
+                store: Arc::new(store),
+                prefix,
+            })
+        }
+        other => Err(wrong(format!("stores of kind {other:?} are not served"))),
+    }
+}
+
+fn s3(bucket: &str, settings: &StoreSettings) -> AmazonS3Builder {
+    let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+    if let Some(endpoint) = &settings.endpoint {
+        builder = builder
+            .with_endpoint(endpoint)
+            .with_allow_http(endpoint.starts_with("http://"));
+    }
+    if let Some(region) = &settings.region {
+        builder = builder.with_region(region);
+    }
+    if let Some(path_style) = settings.path_style {
+        builder = builder.with_virtual_hosted_style_request(!path_style);
+    }
+    if let Some(id) = &settings.access_key_id {
+        builder = builder.with_access_key_id(id);
+    }
+    if let Some(secret) = &settings.secret_access_key {
+        builder = builder.with_secret_access_key(secret);
+    }
+    builder
+        .with_retry(low_retries())
+        .with_client_options(client_options())
+}
+
+/// Retries are `TierStore`'s. One quick retry stays below it: it hides a connection the server closed while idle.
+fn low_retries() -> RetryConfig {
+    RetryConfig {
+        backoff: BackoffConfig {
+            init_backoff: Duration::from_millis(50),
+            max_backoff: Duration::from_millis(200),
+            base: 2.0,
+        },
+        max_retries: 1,
+        retry_timeout: Duration::from_secs(5),
+    }
+}
+
+/// Deadlines are `TierStore`'s too; the client's own is a backstop for connections whose caller has gone.
+fn client_options() -> ClientOptions {
+    ClientOptions::new()
+        .with_connect_timeout(Duration::from_secs(5))
+        .with_timeout(Duration::from_secs(120))
+        .with_pool_idle_timeout(Duration::from_secs(30))
+}
