@@ -279,7 +279,11 @@ mod tests {
         for code in ErrorCode::ALL {
             assert_eq!(ErrorCode::from_code(code.code()), Some(*code));
         }
-        assert!(ErrorCode::ALL.windows(2).all(|pair| pair[0].code() < pair[1].code()));
+        assert!(
+            ErrorCode::ALL
+                .windows(2)
+                .all(|pair| pair[0].code() < pair[1].code())
+        );
         assert_eq!(ErrorCode::from_code(32_000), None);
     }
 }

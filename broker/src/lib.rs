@@ -2,3 +2,4 @@
 
 pub mod error;
 pub mod placement;
+pub mod wire;

@@ -102,7 +102,10 @@ impl DecompressLimits {
     /// Most bytes that `input` compressed bytes may become.
     #[must_use]
     pub fn allowed(&self, input: usize) -> usize {
-        input.saturating_mul(self.ratio_max).max(self.bytes_floor).min(self.bytes_max)
+        input
+            .saturating_mul(self.ratio_max)
+            .max(self.bytes_floor)
+            .min(self.bytes_max)
     }
 }
 
@@ -140,13 +143,14 @@ pub fn compress(codec: Codec, data: &[u8]) -> Result<Vec<u8>, CodecError> {
     match codec {
         Codec::None => Ok(data.to_vec()),
         Codec::Gzip => {
-            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+            let mut encoder =
+                flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
             encoder.write_all(data).map_err(failed)?;
             encoder.finish().map_err(failed)
         }
-        Codec::Snappy => {
-            snap::raw::Encoder::new().compress_vec(data).map_err(|_| CodecError::Compress(codec))
-        }
+        Codec::Snappy => snap::raw::Encoder::new()
+            .compress_vec(data)
+            .map_err(|_| CodecError::Compress(codec)),
         Codec::Lz4 => {
             // 64 KiB independent blocks: what Kafka's own producers write, and the cheapest to read.
             let info = lz4_flex::frame::FrameInfo::new()
@@ -164,7 +168,11 @@ pub fn compress(codec: Codec, data: &[u8]) -> Result<Vec<u8>, CodecError> {
 ///
 /// # Errors
 /// [`CodecError::TooLarge`] before more than the allowed bytes are held; [`CodecError::Corrupt`].
-pub fn decompress_bounded(codec: Codec, data: &[u8], limits: &DecompressLimits) -> Result<Vec<u8>, CodecError> {
+pub fn decompress_bounded(
+    codec: Codec,
+    data: &[u8],
+    limits: &DecompressLimits,
+) -> Result<Vec<u8>, CodecError> {
     let mut reader = Decompressor::new(codec, data, limits)?;
     let mut out = Vec::new();
     let mut filled = 0;
@@ -172,9 +180,16 @@ pub fn decompress_bounded(codec: Codec, data: &[u8], limits: &DecompressLimits) 
         if filled == out.len() {
             // Grows with what really came out, never by a claim of the input.
             let step = out.len().max(limits::DECOMPRESS_BUFFER_BYTES);
-            out.resize(out.len().saturating_add(step).min(reader.allowed.saturating_add(1)), 0);
+            out.resize(
+                out.len()
+                    .saturating_add(step)
+                    .min(reader.allowed.saturating_add(1)),
+                0,
+            );
         }
-        let Some(free) = out.get_mut(filled..) else { break };
+        let Some(free) = out.get_mut(filled..) else {
+            break;
+        };
         let read = reader.read(free)?;
         if read == 0 {
             break;
@@ -207,7 +222,11 @@ impl<'a> Decompressor<'a> {
     ///
     /// # Errors
     /// [`CodecError::Corrupt`] if the codec refuses at once.
-    pub fn new(codec: Codec, data: &'a [u8], limits: &DecompressLimits) -> Result<Self, CodecError> {
+    pub fn new(
+        codec: Codec,
+        data: &'a [u8],
+        limits: &DecompressLimits,
+    ) -> Result<Self, CodecError> {
         let allowed = match codec {
             Codec::None => data.len(),
             _ => limits.allowed(data.len()),
@@ -218,12 +237,17 @@ impl<'a> Decompressor<'a> {
             Codec::Snappy => Inner::Snappy(snappy::Reader::new(data, allowed)),
             Codec::Lz4 => Inner::Lz4(Box::new(lz4_flex::frame::FrameDecoder::new(data))),
             Codec::Zstd => {
-                let decoder =
-                    zstd::stream::read::Decoder::with_buffer(data).map_err(|_| CodecError::Corrupt(codec))?;
+                let decoder = zstd::stream::read::Decoder::with_buffer(data)
+                    .map_err(|_| CodecError::Corrupt(codec))?;
                 Inner::Zstd(Box::new(decoder))
             }
         };
-        Ok(Self { codec, inner, allowed, left: allowed })
+        Ok(Self {
+            codec,
+            inner,
+            allowed,
+            left: allowed,
+        })
     }
 
     /// Reads some bytes into `buffer`; 0 at the end of the data (or if `buffer` is empty).
@@ -231,7 +255,10 @@ impl<'a> Decompressor<'a> {
     /// # Errors
     /// [`CodecError::TooLarge`] when there is more than allowed; [`CodecError::Corrupt`].
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, CodecError> {
-        let too_large = CodecError::TooLarge { codec: self.codec, allowed: self.allowed };
+        let too_large = CodecError::TooLarge {
+            codec: self.codec,
+            allowed: self.allowed,
+        };
         let read = match &mut self.inner {
             Inner::Plain(data) => read_some(data, buffer),
             Inner::Gzip(decoder) => read_some(decoder, buffer),

@@ -9,6 +9,7 @@ pub mod ids;
 pub mod limits;
 
 pub use ids::{
-    BytePosition, ClusterId, LeaderEpoch, LogId, LogIndex, NodeId, Offset, PartitionId, PartitionIndex,
-    PlacementGroupId, ProducerEpoch, ProducerId, RaftNodeId, Sequence, Term, TimestampMs, TopicId,
+    BytePosition, ClusterId, LeaderEpoch, LogId, LogIndex, NodeId, Offset, PartitionId,
+    PartitionIndex, PlacementGroupId, ProducerEpoch, ProducerId, RaftNodeId, Sequence, Term,
+    TimestampMs, TopicId,
 };

@@ -57,9 +57,18 @@ pub const FRAME_BYTES_BEFORE_AUTH_MAX: usize = 64 * KIB;
 /// Least bytes of a request: api key 2, version 2, correlation id 4.
 pub const FRAME_BYTES_MIN: usize = 8;
 
-/// First piece read of a frame. The buffer then grows with what has really arrived (it at most doubles), so that a
-/// length of 100 MiB followed by silence costs this much and no more.
-pub const FRAME_READ_STEP_BYTES: usize = 64 * KIB;
+/// Largest accepted frame of any request but Produce, which alone carries bulk. A Fetch or OffsetCommit of 50,000
+/// partitions takes 2 MiB.
+pub const FRAME_BYTES_MAX_WITHOUT_RECORDS: usize = 4 * MIB;
+
+/// Memory that decoding may take per byte of a frame without records: the smallest structure is 3 bytes on the wire
+/// (an empty name, an empty array, no tagged fields) and 80 in memory, in a vector that grows by doubling. Real
+/// requests stay below 8.
+pub const DECODE_EXPANSION_MAX: usize = 32;
+
+/// Partitions in one Produce request: each takes 6 bytes on the wire and 64 in memory. With this bound they take at
+/// most 2 MiB, whatever the frame's size.
+pub const PRODUCE_PARTITIONS_MAX: usize = 20_000;
 
 /// Memory for frames that are being read or processed, over all connections. A connection whose frame does not fit
 /// waits before it reads on (TCP then slows its client down). Holds one frame of the largest size, so that none waits
@@ -95,11 +104,43 @@ pub const TOPIC_NAME_BYTES_MAX: usize = 249;
 
 // ---- relations ---------------------------------------------------------------------------------------------------
 
-const _: () = assert!(BATCH_BYTES_MAX_DEFAULT <= BATCH_BYTES_MAX, "the default is inside the bound");
-const _: () = assert!(BATCH_BYTES_MAX < FRAME_BYTES_MAX_DEFAULT, "a batch fits into a frame with room for its header");
-const _: () = assert!(BATCH_BYTES_MAX_DEFAULT < DECOMPRESSED_BYTES_MAX, "a batch that does not compress is in bounds");
-const _: () = assert!(BATCH_BYTES_MAX <= DECOMPRESSED_BYTES_MAX, "the largest batch is in bounds uncompressed too");
-const _: () = assert!(DECOMPRESSED_BYTES_FLOOR >= 2 * BATCH_BYTES_MAX_DEFAULT, "a full batch of equal records passes");
-const _: () = assert!(FRAME_BYTES_MAX_DEFAULT <= REQUEST_MEMORY_BYTES_DEFAULT, "no frame waits for ever");
-const _: () = assert!(FRAME_BYTES_BEFORE_AUTH_MAX <= FRAME_READ_STEP_BYTES, "an unknown peer costs one step");
-const _: () = assert!(FRAME_BYTES_MAX_DEFAULT <= i32::MAX as usize, "frame lengths are int32");
+const _: () = assert!(
+    BATCH_BYTES_MAX_DEFAULT <= BATCH_BYTES_MAX,
+    "the default is inside the bound"
+);
+const _: () = assert!(
+    BATCH_BYTES_MAX < FRAME_BYTES_MAX_DEFAULT,
+    "a batch fits into a frame with room for its header"
+);
+const _: () = assert!(
+    BATCH_BYTES_MAX_DEFAULT < DECOMPRESSED_BYTES_MAX,
+    "a batch that does not compress is in bounds"
+);
+const _: () = assert!(
+    BATCH_BYTES_MAX <= DECOMPRESSED_BYTES_MAX,
+    "the largest batch is in bounds uncompressed too"
+);
+const _: () = assert!(
+    DECOMPRESSED_BYTES_FLOOR >= 2 * BATCH_BYTES_MAX_DEFAULT,
+    "a full batch of equal records passes"
+);
+const _: () = assert!(
+    FRAME_BYTES_MAX_DEFAULT <= REQUEST_MEMORY_BYTES_DEFAULT,
+    "no frame waits for ever"
+);
+const _: () = assert!(
+    FRAME_BYTES_MAX_WITHOUT_RECORDS * DECODE_EXPANSION_MAX <= REQUEST_MEMORY_BYTES_DEFAULT,
+    "what decoding may take is in the budget"
+);
+const _: () = assert!(
+    FRAME_BYTES_BEFORE_AUTH_MAX <= FRAME_BYTES_MAX_WITHOUT_RECORDS,
+    "authentication only widens"
+);
+const _: () = assert!(
+    REQUEST_MEMORY_BYTES_DEFAULT <= u32::MAX as usize,
+    "the budget's unit is a byte in a u32"
+);
+const _: () = assert!(
+    FRAME_BYTES_MAX_DEFAULT <= i32::MAX as usize,
+    "frame lengths are int32"
+);

@@ -48,7 +48,12 @@ impl BatchBuilder {
 
     /// Sets the identity of an idempotent producer and the sequence of the first record.
     #[must_use]
-    pub fn producer(mut self, id: ProducerId, epoch: ProducerEpoch, base_sequence: Sequence) -> Self {
+    pub fn producer(
+        mut self,
+        id: ProducerId,
+        epoch: ProducerEpoch,
+        base_sequence: Sequence,
+    ) -> Self {
         self.producer = (id, epoch, base_sequence);
         self
     }
@@ -88,9 +93,16 @@ impl BatchBuilder {
 
     /// Most bytes that a record with these parts adds.
     #[must_use]
-    pub fn record_bytes_max(key: Option<&[u8]>, value: Option<&[u8]>, headers: &[HeaderRef<'_>]) -> usize {
+    pub fn record_bytes_max(
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[HeaderRef<'_>],
+    ) -> usize {
         // Length 5, attributes 1, timestamp delta 10, offset delta 5, three counts of 5; two lengths of 5 per header.
-        let headers: usize = headers.iter().map(|(key, value)| 10 + key.len() + value.map_or(0, <[u8]>::len)).sum();
+        let headers: usize = headers
+            .iter()
+            .map(|(key, value)| 10 + key.len() + value.map_or(0, <[u8]>::len))
+            .sum();
         36 + key.map_or(0, <[u8]>::len) + value.map_or(0, <[u8]>::len) + headers
     }
 
@@ -106,9 +118,14 @@ impl BatchBuilder {
         value: Option<&[u8]>,
         headers: &[HeaderRef<'_>],
     ) -> Result<(), BatchError> {
-        let bytes = self.bytes().saturating_add(Self::record_bytes_max(key, value, headers));
+        let bytes = self
+            .bytes()
+            .saturating_add(Self::record_bytes_max(key, value, headers));
         if bytes > BATCH_BYTES_MAX {
-            return Err(BatchError::TooLarge { bytes, bytes_max: BATCH_BYTES_MAX });
+            return Err(BatchError::TooLarge {
+                bytes,
+                bytes_max: BATCH_BYTES_MAX,
+            });
         }
         if headers.len() > RECORD_HEADERS_MAX {
             return Err(BatchError::InvalidRecord("a record has too many headers"));
@@ -129,7 +146,11 @@ impl BatchBuilder {
         varint::encode(&mut self.records, length(self.scratch.len()));
         self.records.extend_from_slice(&self.scratch);
         self.base_timestamp = Some(base);
-        self.max_timestamp = if self.count == 0 { timestamp } else { self.max_timestamp.max(timestamp) };
+        self.max_timestamp = if self.count == 0 {
+            timestamp
+        } else {
+            self.max_timestamp.max(timestamp)
+        };
         self.count += 1;
         Ok(())
     }
@@ -149,10 +170,16 @@ impl BatchBuilder {
         };
         let bytes = HEADER_BYTES.saturating_add(payload.len());
         if bytes > BATCH_BYTES_MAX {
-            return Err(BatchError::TooLarge { bytes, bytes_max: BATCH_BYTES_MAX });
+            return Err(BatchError::TooLarge {
+                bytes,
+                bytes_max: BATCH_BYTES_MAX,
+            });
         }
         let batch_length = u32::try_from(HEADER_BYTES - LENGTH_PREFIX_BYTES + payload.len())
-            .map_err(|_| BatchError::TooLarge { bytes, bytes_max: BATCH_BYTES_MAX })?;
+            .map_err(|_| BatchError::TooLarge {
+                bytes,
+                bytes_max: BATCH_BYTES_MAX,
+            })?;
         let (producer_id, producer_epoch, base_sequence) = self.producer;
         let mut header = BatchHeader {
             base_offset: self.base_offset,

@@ -87,7 +87,11 @@ impl Attributes {
     /// Whose clock the timestamps are.
     #[must_use]
     pub const fn timestamp_type(self) -> TimestampType {
-        if self.0 & Self::LOG_APPEND_TIME == 0 { TimestampType::Create } else { TimestampType::LogAppend }
+        if self.0 & Self::LOG_APPEND_TIME == 0 {
+            TimestampType::Create
+        } else {
+            TimestampType::LogAppend
+        }
     }
 
     /// Whether the records belong to a transaction.
@@ -145,9 +149,10 @@ impl BatchHeader {
         if let Some(magic) = bytes.get(field::MAGIC) {
             check_magic(i8::from_be_bytes([*magic]))?;
         }
-        let header: &[u8; HEADER_BYTES] = bytes
-            .first_chunk()
-            .ok_or(BatchError::Incomplete { needed: HEADER_BYTES, have: bytes.len() })?;
+        let header: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(BatchError::Incomplete {
+            needed: HEADER_BYTES,
+            have: bytes.len(),
+        })?;
         let batch_length = u32::try_from(read_i32(header, field::BATCH_LENGTH))
             .map_err(|_| BatchError::Corrupt("its length is negative"))?;
         let attributes = Attributes::new(read_i16(header, field::ATTRIBUTES));
@@ -177,22 +182,31 @@ impl BatchHeader {
             return Err(BatchError::Corrupt("its length is shorter than its header"));
         }
         if total > BATCH_BYTES_MAX {
-            return Err(BatchError::TooLarge { bytes: total, bytes_max: BATCH_BYTES_MAX });
+            return Err(BatchError::TooLarge {
+                bytes: total,
+                bytes_max: BATCH_BYTES_MAX,
+            });
         }
         if self.last_offset_delta < 0 {
-            return Err(BatchError::InvalidRecord("its last offset delta is negative"));
+            return Err(BatchError::InvalidRecord(
+                "its last offset delta is negative",
+            ));
         }
         let count = usize::try_from(self.record_count)
             .map_err(|_| BatchError::InvalidRecord("its record count is negative"))?;
         if i64::from(self.record_count) > i64::from(self.last_offset_delta) + 1 {
-            return Err(BatchError::InvalidRecord("it has more records than offsets"));
+            return Err(BatchError::InvalidRecord(
+                "it has more records than offsets",
+            ));
         }
         let records_bytes = match self.codec {
             Codec::None => total - HEADER_BYTES,
             _ => DECOMPRESSED_BYTES_MAX,
         };
         if count > records_bytes / RECORD_BYTES_MIN {
-            return Err(BatchError::InvalidRecord("its record count cannot fit its length"));
+            return Err(BatchError::InvalidRecord(
+                "its record count cannot fit its length",
+            ));
         }
         Ok(())
     }
@@ -200,23 +214,33 @@ impl BatchHeader {
     /// What the header of a producer's batch must be on top.
     pub(super) fn check_produced(&self) -> Result<(), BatchError> {
         if self.attributes.is_control() {
-            return Err(BatchError::InvalidRecord("producers may not write control records"));
+            return Err(BatchError::InvalidRecord(
+                "producers may not write control records",
+            ));
         }
         if self.attributes.timestamp_type() == TimestampType::LogAppend {
-            return Err(BatchError::InvalidTimestamp("producers may not set the log append time"));
+            return Err(BatchError::InvalidTimestamp(
+                "producers may not set the log append time",
+            ));
         }
         if self.record_count == 0 {
             return Err(BatchError::InvalidRecord("it has no records"));
         }
         if i64::from(self.record_count) != i64::from(self.last_offset_delta) + 1 {
-            return Err(BatchError::InvalidRecord("its record count is not its offset range"));
+            return Err(BatchError::InvalidRecord(
+                "its record count is not its offset range",
+            ));
         }
         if self.has_producer() {
             if self.base_sequence.get() < 0 || self.producer_epoch.get() < 0 {
-                return Err(BatchError::InvalidRecord("it has a producer id but no sequence or epoch"));
+                return Err(BatchError::InvalidRecord(
+                    "it has a producer id but no sequence or epoch",
+                ));
             }
         } else if self.attributes.is_transactional() {
-            return Err(BatchError::InvalidRecord("it is transactional but has no producer id"));
+            return Err(BatchError::InvalidRecord(
+                "it is transactional but has no producer id",
+            ));
         }
         Ok(())
     }
@@ -224,7 +248,9 @@ impl BatchHeader {
     /// Bytes of the whole batch.
     #[must_use]
     pub fn total_bytes(&self) -> usize {
-        usize::try_from(self.batch_length).unwrap_or(usize::MAX).saturating_add(LENGTH_PREFIX_BYTES)
+        usize::try_from(self.batch_length)
+            .unwrap_or(usize::MAX)
+            .saturating_add(LENGTH_PREFIX_BYTES)
     }
 
     /// Whether an idempotent producer wrote it.
@@ -250,7 +276,8 @@ impl BatchHeader {
     pub fn prefix(&self, base: Offset, epoch: LeaderEpoch) -> [u8; PREFIX_BYTES] {
         let mut prefix = [0; PREFIX_BYTES];
         prefix[field::BASE_OFFSET..field::BATCH_LENGTH].copy_from_slice(&base.get().to_be_bytes());
-        prefix[field::BATCH_LENGTH..field::LEADER_EPOCH].copy_from_slice(&self.batch_length.to_be_bytes());
+        prefix[field::BATCH_LENGTH..field::LEADER_EPOCH]
+            .copy_from_slice(&self.batch_length.to_be_bytes());
         prefix[field::LEADER_EPOCH..field::MAGIC].copy_from_slice(&epoch.get().to_be_bytes());
         prefix
     }
@@ -262,13 +289,20 @@ impl BatchHeader {
         out[..PREFIX_BYTES].copy_from_slice(&self.prefix(self.base_offset, self.leader_epoch));
         out[field::MAGIC..field::CRC].copy_from_slice(&MAGIC_V2.to_be_bytes());
         out[field::CRC..field::ATTRIBUTES].copy_from_slice(&self.crc.to_be_bytes());
-        out[field::ATTRIBUTES..field::LAST_OFFSET_DELTA].copy_from_slice(&self.attributes.bits().to_be_bytes());
-        out[field::LAST_OFFSET_DELTA..field::BASE_TIMESTAMP].copy_from_slice(&self.last_offset_delta.to_be_bytes());
-        out[field::BASE_TIMESTAMP..field::MAX_TIMESTAMP].copy_from_slice(&self.base_timestamp.get().to_be_bytes());
-        out[field::MAX_TIMESTAMP..field::PRODUCER_ID].copy_from_slice(&self.max_timestamp.get().to_be_bytes());
-        out[field::PRODUCER_ID..field::PRODUCER_EPOCH].copy_from_slice(&self.producer_id.get().to_be_bytes());
-        out[field::PRODUCER_EPOCH..field::BASE_SEQUENCE].copy_from_slice(&self.producer_epoch.get().to_be_bytes());
-        out[field::BASE_SEQUENCE..field::RECORD_COUNT].copy_from_slice(&self.base_sequence.get().to_be_bytes());
+        out[field::ATTRIBUTES..field::LAST_OFFSET_DELTA]
+            .copy_from_slice(&self.attributes.bits().to_be_bytes());
+        out[field::LAST_OFFSET_DELTA..field::BASE_TIMESTAMP]
+            .copy_from_slice(&self.last_offset_delta.to_be_bytes());
+        out[field::BASE_TIMESTAMP..field::MAX_TIMESTAMP]
+            .copy_from_slice(&self.base_timestamp.get().to_be_bytes());
+        out[field::MAX_TIMESTAMP..field::PRODUCER_ID]
+            .copy_from_slice(&self.max_timestamp.get().to_be_bytes());
+        out[field::PRODUCER_ID..field::PRODUCER_EPOCH]
+            .copy_from_slice(&self.producer_id.get().to_be_bytes());
+        out[field::PRODUCER_EPOCH..field::BASE_SEQUENCE]
+            .copy_from_slice(&self.producer_epoch.get().to_be_bytes());
+        out[field::BASE_SEQUENCE..field::RECORD_COUNT]
+            .copy_from_slice(&self.base_sequence.get().to_be_bytes());
         out[field::RECORD_COUNT..].copy_from_slice(&self.record_count.to_be_bytes());
         out
     }
@@ -277,7 +311,9 @@ impl BatchHeader {
     #[must_use]
     pub fn record_timestamp(&self, delta: i64) -> TimestampMs {
         match self.attributes.timestamp_type() {
-            TimestampType::Create => TimestampMs::new(self.base_timestamp.get().saturating_add(delta)),
+            TimestampType::Create => {
+                TimestampMs::new(self.base_timestamp.get().saturating_add(delta))
+            }
             TimestampType::LogAppend => self.max_timestamp,
         }
     }
@@ -287,7 +323,9 @@ fn check_magic(magic: i8) -> Result<(), BatchError> {
     match magic {
         MAGIC_V2 => Ok(()),
         // Kafka answers old formats in Produce 3 and later so.
-        0 | 1 => Err(BatchError::InvalidRecord("its format version is 0 or 1, only 2 is accepted")),
+        0 | 1 => Err(BatchError::InvalidRecord(
+            "its format version is 0 or 1, only 2 is accepted",
+        )),
         _ => Err(BatchError::Corrupt("its format version is unknown")),
     }
 }

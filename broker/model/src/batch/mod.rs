@@ -18,7 +18,9 @@ use crate::{LeaderEpoch, Offset, TimestampMs};
 use bytes::{Bytes, BytesMut};
 
 pub use builder::{BatchBuilder, HeaderRef};
-pub use header::{Attributes, BatchHeader, HEADER_BYTES, LENGTH_PREFIX_BYTES, PREFIX_BYTES, TimestampType};
+pub use header::{
+    Attributes, BatchHeader, HEADER_BYTES, LENGTH_PREFIX_BYTES, PREFIX_BYTES, TimestampType,
+};
 pub use records::{ControlKind, Record, Records};
 pub use walk::RecordsSummary;
 
@@ -61,10 +63,13 @@ pub enum BatchError {
 impl From<CodecError> for BatchError {
     fn from(error: CodecError) -> Self {
         match error {
-            CodecError::TooLarge { allowed, .. } => {
-                Self::TooLarge { bytes: allowed.saturating_add(1), bytes_max: allowed }
+            CodecError::TooLarge { allowed, .. } => Self::TooLarge {
+                bytes: allowed.saturating_add(1),
+                bytes_max: allowed,
+            },
+            CodecError::Corrupt(_) => {
+                Self::InvalidRecord("its compressed records cannot be decompressed")
             }
-            CodecError::Corrupt(_) => Self::InvalidRecord("its compressed records cannot be decompressed"),
             CodecError::Compress(_) => Self::InvalidRecord("its records cannot be compressed"),
         }
     }
@@ -89,7 +94,10 @@ impl RecordBatch {
             return Err(BatchError::Corrupt("bytes follow its end"));
         }
         if bytes.len() < header.total_bytes() {
-            return Err(BatchError::Incomplete { needed: header.total_bytes(), have: bytes.len() });
+            return Err(BatchError::Incomplete {
+                needed: header.total_bytes(),
+                have: bytes.len(),
+            });
         }
         Ok(Self { header, bytes })
     }
@@ -115,7 +123,10 @@ impl RecordBatch {
     /// [`BatchError`]; nothing of the batch may be appended then.
     pub fn validate_produced(bytes: Bytes, bytes_max: usize) -> Result<Self, BatchError> {
         if bytes.len() > bytes_max {
-            return Err(BatchError::TooLarge { bytes: bytes.len(), bytes_max });
+            return Err(BatchError::TooLarge {
+                bytes: bytes.len(),
+                bytes_max,
+            });
         }
         let batch = Self::parse(bytes)?;
         batch.header.check_produced()?;
@@ -156,7 +167,9 @@ impl RecordBatch {
     /// # Errors
     /// [`BatchError::Corrupt`].
     pub fn verify_crc(&self) -> Result<(), BatchError> {
-        if crc32c::crc32c(self.bytes.get(field::ATTRIBUTES..).unwrap_or_default()) == self.header.crc {
+        if crc32c::crc32c(self.bytes.get(field::ATTRIBUTES..).unwrap_or_default())
+            == self.header.crc
+        {
             Ok(())
         } else {
             Err(BatchError::Corrupt("its CRC does not match"))
@@ -168,7 +181,10 @@ impl RecordBatch {
     /// # Errors
     /// [`BatchError::InvalidRecord`], [`BatchError::TooLarge`] if they expand past the standard bounds.
     pub fn check_records(&self) -> Result<RecordsSummary, BatchError> {
-        walk::check_records(&self.header, self.bytes.get(HEADER_BYTES..).unwrap_or_default())
+        walk::check_records(
+            &self.header,
+            self.bytes.get(HEADER_BYTES..).unwrap_or_default(),
+        )
     }
 
     /// The first 16 bytes with another base offset and leader epoch. With [`RecordBatch::body`] this makes a served
@@ -190,17 +206,32 @@ impl RecordBatch {
         let mut bytes = BytesMut::with_capacity(self.bytes.len());
         bytes.extend_from_slice(&self.prefix(base, epoch));
         bytes.extend_from_slice(self.bytes.get(PREFIX_BYTES..).unwrap_or_default());
-        Self { header: BatchHeader { base_offset: base, leader_epoch: epoch, ..self.header }, bytes: bytes.freeze() }
+        Self {
+            header: BatchHeader {
+                base_offset: base,
+                leader_epoch: epoch,
+                ..self.header
+            },
+            bytes: bytes.freeze(),
+        }
     }
 
     /// A copy with another maximum timestamp and the CRC that belongs to it.
     #[must_use]
     pub fn with_max_timestamp(&self, timestamp: TimestampMs) -> Self {
         let mut bytes = BytesMut::from(self.bytes.as_ref());
-        bytes[field::MAX_TIMESTAMP..field::MAX_TIMESTAMP + 8].copy_from_slice(&timestamp.get().to_be_bytes());
+        bytes[field::MAX_TIMESTAMP..field::MAX_TIMESTAMP + 8]
+            .copy_from_slice(&timestamp.get().to_be_bytes());
         let crc = crc32c::crc32c(&bytes[field::ATTRIBUTES..]);
         bytes[field::CRC..field::CRC + 4].copy_from_slice(&crc.to_be_bytes());
-        Self { header: BatchHeader { max_timestamp: timestamp, crc, ..self.header }, bytes: bytes.freeze() }
+        Self {
+            header: BatchHeader {
+                max_timestamp: timestamp,
+                crc,
+                ..self.header
+            },
+            bytes: bytes.freeze(),
+        }
     }
 
     /// The records, in order. Uncompressed records share the batch's bytes; compressed ones are decompressed once,
@@ -236,9 +267,15 @@ impl Iterator for Batches {
         let taken = BatchHeader::parse(&self.rest).and_then(|header| {
             let total = header.total_bytes();
             if total > self.rest.len() {
-                return Err(BatchError::Incomplete { needed: total, have: self.rest.len() });
+                return Err(BatchError::Incomplete {
+                    needed: total,
+                    have: self.rest.len(),
+                });
             }
-            Ok(RecordBatch { header, bytes: self.rest.split_to(total) })
+            Ok(RecordBatch {
+                header,
+                bytes: self.rest.split_to(total),
+            })
         });
         if taken.is_err() {
             self.rest.clear();

@@ -54,7 +54,9 @@ impl ControlKind {
     /// From a control record's key: int16 version, int16 kind. `None` if the key is too short.
     #[must_use]
     pub fn from_key(key: &[u8]) -> Option<Self> {
-        let [_, _, high, low, ..] = *key else { return None };
+        let [_, _, high, low, ..] = *key else {
+            return None;
+        };
         Some(match i16::from_be_bytes([high, low]) {
             0 => Self::Abort,
             1 => Self::Commit,
@@ -75,9 +77,17 @@ impl Records {
     pub(super) fn new(header: &BatchHeader, payload: Bytes) -> Result<Self, BatchError> {
         let data = match header.codec {
             Codec::None => payload,
-            codec => Bytes::from(decompress_bounded(codec, &payload, &DecompressLimits::STANDARD)?),
+            codec => Bytes::from(decompress_bounded(
+                codec,
+                &payload,
+                &DecompressLimits::STANDARD,
+            )?),
         };
-        Ok(Self { data, at: 0, left: header.record_count })
+        Ok(Self {
+            data,
+            at: 0,
+            left: header.record_count,
+        })
     }
 
     fn byte(&mut self) -> Result<u8, BatchError> {
@@ -91,7 +101,11 @@ impl Records {
     }
 
     fn bytes(&mut self, length: usize) -> Result<Bytes, BatchError> {
-        let end = self.at.checked_add(length).filter(|end| *end <= self.data.len()).ok_or(varint::CUT)?;
+        let end = self
+            .at
+            .checked_add(length)
+            .filter(|end| *end <= self.data.len())
+            .ok_or(varint::CUT)?;
         let bytes = self.data.slice(self.at..end);
         self.at = end;
         Ok(bytes)
@@ -115,15 +129,24 @@ impl Records {
         let count = to_length(self.varint()?)?;
         check_header_count(count)?;
         // A header takes at least two bytes: a hostile count reserves nothing.
-        let mut headers = Vec::with_capacity(count.min(self.data.len().saturating_sub(self.at) / 2));
+        let mut headers =
+            Vec::with_capacity(count.min(self.data.len().saturating_sub(self.at) / 2));
         for _ in 0..count {
             let length = to_length(self.varint()?)?;
             headers.push((self.bytes(length)?, self.nullable()?));
         }
         if self.at != end {
-            return Err(BatchError::InvalidRecord("a record is not as long as it says"));
+            return Err(BatchError::InvalidRecord(
+                "a record is not as long as it says",
+            ));
         }
-        Ok(Record { offset_delta, timestamp_delta, key, value, headers })
+        Ok(Record {
+            offset_delta,
+            timestamp_delta,
+            key,
+            value,
+            headers,
+        })
     }
 }
 

@@ -5,12 +5,15 @@
 
 use super::BatchError;
 
-pub(super) const DAMAGED: BatchError = BatchError::InvalidRecord("a number inside a record is damaged");
+pub(super) const DAMAGED: BatchError =
+    BatchError::InvalidRecord("a number inside a record is damaged");
 pub(super) const CUT: BatchError = BatchError::InvalidRecord("its records end inside a record");
 
 /// Decodes from bytes that `next` hands out. At most 10 bytes; bits past the 64th are refused.
 #[inline]
-pub(super) fn decode_i64(mut next: impl FnMut() -> Result<u8, BatchError>) -> Result<i64, BatchError> {
+pub(super) fn decode_i64(
+    mut next: impl FnMut() -> Result<u8, BatchError>,
+) -> Result<i64, BatchError> {
     let first = next()?;
     if first < 0x80 {
         return Ok(unzigzag(u64::from(first)));

@@ -21,12 +21,30 @@ pub struct RecordsSummary {
     pub bytes: usize,
 }
 
-pub(super) fn check_records(header: &BatchHeader, payload: &[u8]) -> Result<RecordsSummary, BatchError> {
+pub(super) fn check_records(
+    header: &BatchHeader,
+    payload: &[u8],
+) -> Result<RecordsSummary, BatchError> {
     if header.codec == Codec::None {
-        return walk(header, SliceSource { rest: payload, taken: 0 });
+        return walk(
+            header,
+            SliceSource {
+                rest: payload,
+                taken: 0,
+            },
+        );
     }
     let inner = Decompressor::new(header.codec, payload, &DecompressLimits::STANDARD)?;
-    walk(header, StreamSource { inner, buffer: vec![0; DECOMPRESS_BUFFER_BYTES], start: 0, end: 0, taken: 0 })
+    walk(
+        header,
+        StreamSource {
+            inner,
+            buffer: vec![0; DECOMPRESS_BUFFER_BYTES],
+            start: 0,
+            end: 0,
+            taken: 0,
+        },
+    )
 }
 
 /// Bytes in order.
@@ -56,7 +74,9 @@ trait Source {
 pub(super) fn to_length(value: i64) -> Result<usize, BatchError> {
     match i32::try_from(value).map(usize::try_from) {
         Ok(Ok(length)) => Ok(length),
-        _ => Err(BatchError::InvalidRecord("a length inside a record is negative or too large")),
+        _ => Err(BatchError::InvalidRecord(
+            "a length inside a record is negative or too large",
+        )),
     }
 }
 
@@ -66,9 +86,15 @@ fn walk<S: Source>(header: &BatchHeader, mut source: S) -> Result<RecordsSummary
     let mut offset_delta_last = -1;
     for _ in 0..header.record_count {
         let (offset_delta, timestamp_delta) = walk_record(&mut source)?;
-        let in_order = if dense { offset_delta == offset_delta_last + 1 } else { offset_delta > offset_delta_last };
+        let in_order = if dense {
+            offset_delta == offset_delta_last + 1
+        } else {
+            offset_delta > offset_delta_last
+        };
         if !in_order || offset_delta > i64::from(header.last_offset_delta) {
-            return Err(BatchError::InvalidRecord("its records are not numbered in order"));
+            return Err(BatchError::InvalidRecord(
+                "its records are not numbered in order",
+            ));
         }
         offset_delta_last = offset_delta;
         timestamp_delta_max = timestamp_delta_max.max(timestamp_delta);
@@ -80,7 +106,10 @@ fn walk<S: Source>(header: &BatchHeader, mut source: S) -> Result<RecordsSummary
         0 => header.max_timestamp,
         _ => header.record_timestamp(timestamp_delta_max),
     };
-    Ok(RecordsSummary { timestamp_max, bytes: source.taken() })
+    Ok(RecordsSummary {
+        timestamp_max,
+        bytes: source.taken(),
+    })
 }
 
 /// Passes one record; its offset and timestamp delta.
@@ -107,7 +136,9 @@ fn walk_record<S: Source>(source: &mut S) -> Result<(i64, i64), BatchError> {
         }
     }
     if source.taken() != end {
-        return Err(BatchError::InvalidRecord("a record is not as long as it says"));
+        return Err(BatchError::InvalidRecord(
+            "a record is not as long as it says",
+        ));
     }
     Ok((offset_delta, timestamp_delta))
 }

@@ -29,12 +29,20 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub(super) fn new(data: &'a [u8], allowed: usize) -> Self {
         let framed = data.starts_with(&MAGIC);
-        Self { rest: data, framed, block: Vec::new(), taken: 0, left: allowed }
+        Self {
+            rest: data,
+            framed,
+            block: Vec::new(),
+            taken: 0,
+            left: allowed,
+        }
     }
 
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Error> {
         while self.taken == self.block.len() {
-            let Some(block) = self.next_block()? else { return Ok(0) };
+            let Some(block) = self.next_block()? else {
+                return Ok(0);
+            };
             self.decompress(block)?;
         }
         let ready = self.block.get(self.taken..).unwrap_or_default();
@@ -70,7 +78,9 @@ impl<'a> Reader<'a> {
         self.left = self.left.checked_sub(claimed).ok_or(Error::TooLarge)?;
         self.block.clear();
         self.block.resize(claimed, 0);
-        let made = snap::raw::Decoder::new().decompress(block, &mut self.block).map_err(|_| Error::Corrupt)?;
+        let made = snap::raw::Decoder::new()
+            .decompress(block, &mut self.block)
+            .map_err(|_| Error::Corrupt)?;
         self.block.truncate(made);
         self.taken = 0;
         Ok(())
