@@ -1,5 +1,6 @@
 //! The Tidelog broker.
 
 pub mod error;
+pub mod log;
 pub mod placement;
 pub mod wire;

@@ -7,11 +7,13 @@
 //! Elapsed time and timers are tokio's (`tokio::time`), which a simulation pauses and steps.
 
 pub mod clock;
+pub mod disk;
 pub mod net;
 pub mod random;
 pub mod tasks;
 
 pub use clock::{Clock, SystemClock};
+pub use disk::{Disk, DiskFile, MemoryDisk, RealDisk};
 pub use net::{Accepted, BoxStream, Listener, Network, Stream, TcpNetwork};
 pub use random::{Random, SystemRandom};
 pub use tasks::Tasks;

@@ -1,0 +1,86 @@
+//! The local disk, as the group log needs it.
+//!
+//! Owns: the traits, and what each call promises about durability.
+//! Not here: formats; they belong to who writes the bytes (`docs/formats/`).
+//! Spec: docs/formats/disk.md
+//!
+//! Calls block. A caller on an async thread moves them to a thread of its own or to the blocking pool.
+
+mod memory;
+mod real;
+
+pub use memory::{Fault, MemoryDisk, SyncHold};
+pub use real::RealDisk;
+
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::Arc;
+
+/// One name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirEntry {
+    /// The name inside the directory.
+    pub name: String,
+    /// Length in bytes; 0 for a directory.
+    pub length: u64,
+    /// Whether the name is a directory.
+    pub is_dir: bool,
+}
+
+/// How [`Disk::open`] treats the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenMode {
+    /// It must exist; reads only.
+    Read,
+    /// It must exist; reads and writes.
+    ReadWrite,
+    /// It must not exist; reads and writes.
+    CreateNew,
+}
+
+/// Room on the file system that holds a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// Size of the file system.
+    pub total_bytes: u64,
+    /// What an ordinary process may still write.
+    pub available_bytes: u64,
+}
+
+/// Holds a directory for one owner until it is dropped (or the process ends).
+pub trait DirLock: Send + Sync {}
+
+/// A disk. Names are not durable until [`Disk::sync_dir`] on their directory, bytes not until
+/// [`DiskFile::sync_data`]; a crash may keep any part of what was not synced.
+pub trait Disk: Send + Sync + 'static {
+    /// Creates a directory and its parents; every level it created is durable when it returns. An existing directory is no error.
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
+    /// The names in a directory, sorted.
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>>;
+    /// Opens a file.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
+    /// Renames a file inside one directory, replacing what has the name. Atomic; durable after `sync_dir`.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file's name; durable after `sync_dir`.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes every creation, rename and removal in the directory so far durable.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Takes the directory for this owner (a file `LOCK` in it). `WouldBlock` when somebody else has it.
+    fn lock_dir(&self, dir: &Path) -> io::Result<Box<dyn DirLock>>;
+    /// Room on the file system of `dir`.
+    fn space(&self, dir: &Path) -> io::Result<DiskSpace>;
+}
+
+/// An open file. Calls may run at the same time from several threads.
+pub trait DiskFile: Send + Sync + 'static {
+    /// Current length in bytes.
+    fn length(&self) -> io::Result<u64>;
+    /// Fills `buffer` from `position`; `UnexpectedEof` when the file ends before.
+    fn read_exact_at(&self, buffer: &mut [u8], position: u64) -> io::Result<()>;
+    /// Writes all slices back to back at `position`, in one system call where the count allows it. After an error the
+    /// range holds old bytes, new bytes, or a mix.
+    fn write_all_at(&self, slices: &[IoSlice<'_>], position: u64) -> io::Result<()>;
+    /// Makes the bytes (and the length) durable. After an error nobody knows which bytes are: they must not be
+    /// acknowledged, and calling it again proves nothing.
+    fn sync_data(&self) -> io::Result<()>;
+}

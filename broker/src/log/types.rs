@@ -1,0 +1,148 @@
+//! What the group log stores and tells.
+//!
+//! Owns: entries, votes, the log's state, its configuration.
+//! Not here: bytes on disk (`format.rs`), Raft (the placement module).
+//! Spec: docs/formats/group-log.md
+
+use bytes::Bytes;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tidelog_env::{Disk, Random, Tasks};
+use tidelog_model::{ClusterId, LogId, PlacementGroupId, RaftNodeId, Term};
+
+use super::error::LogFailure;
+use super::metrics::LogObserver;
+
+/// A Raft vote: term, candidate, and whether a quorum granted it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vote {
+    /// The term voted in.
+    pub term: Term,
+    /// Who got the vote.
+    pub node: RaftNodeId,
+    /// Whether a quorum is known to have granted it.
+    pub committed: bool,
+}
+
+/// What an entry is to Raft.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// Nothing: a new leader's first entry.
+    Blank,
+    /// A command for the state machine.
+    Command,
+    /// A change of the group's members.
+    Membership,
+}
+
+/// One Raft log entry. Clones share the bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Term and index.
+    pub id: LogId,
+    /// What it is.
+    pub kind: EntryKind,
+    /// The small part: command header, directory of batches, or the membership.
+    pub dir: Bytes,
+    /// The bulk part, stored as it is.
+    pub body: Bytes,
+}
+
+/// What the log holds, in the order of its calls (not only what is durable).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LogState {
+    /// Everything up to here was purged.
+    pub purged: Option<LogId>,
+    /// The last entry; equal to `purged` when no entry is left.
+    pub last: Option<LogId>,
+    /// The newest vote.
+    pub vote: Option<Vote>,
+    /// The newest commit index given to `save_committed`; after a restart it may be older, never newer, than what was given.
+    pub committed: Option<LogId>,
+}
+
+/// Called once when a write or a sync failed. The process must end; see [`LogFailure`].
+pub type FatalSignal = Arc<dyn Fn(&LogFailure) + Send + Sync>;
+
+/// Called when the entries of one `append` are durable, or with the error that poisoned the log.
+pub type AppendDone = Box<dyn FnOnce(io::Result<()>) + Send>;
+
+/// Where the writer runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriterMode {
+    /// A thread of its own per group, and one that prepares files; reads use tokio's blocking pool. For production.
+    Thread,
+    /// A tokio task that calls the disk directly; reads too. For a simulation, where the disk is memory.
+    Task,
+    /// Nothing runs until [`super::GroupLog::step`]. For tests that choose when a batch is written.
+    Manual,
+}
+
+/// Settings of one group's log.
+#[derive(Debug, Clone)]
+pub struct GroupLogConfig {
+    /// The group's own directory; created when missing.
+    pub dir: PathBuf,
+    /// The cluster; checked against every file.
+    pub cluster: ClusterId,
+    /// The group; checked against every file.
+    pub group: PlacementGroupId,
+    /// This replica; checked against every file.
+    pub node: RaftNodeId,
+    /// Size of a new log file (existing ones keep theirs). [`GroupLogConfig::FILE_BYTES_MIN`] to 1 GiB.
+    pub file_bytes: u64,
+    /// One entry (dir + body) at most; must fit twice into a file.
+    pub entry_bytes_max: usize,
+    /// Bytes written with one sync, at most (one entry more when it is larger).
+    pub batch_bytes_max: usize,
+    /// Dir and body bytes of recent entries kept in memory.
+    pub cache_bytes: usize,
+    /// Zero-filled or recycled files kept ready.
+    pub spare_files: usize,
+    /// How long a commit index may wait for a batch that takes it along.
+    pub lazy_delay: Duration,
+    /// Where the writer runs.
+    pub writer: WriterMode,
+}
+
+impl GroupLogConfig {
+    /// The smallest log file: header, and a few frames.
+    pub const FILE_BYTES_MIN: u64 = 16 * 1024;
+    /// The largest: positions inside a file fit 32 bits with room.
+    pub const FILE_BYTES_MAX: u64 = 1 << 30;
+
+    /// The defaults of production for a group.
+    #[must_use]
+    pub fn new(dir: PathBuf, cluster: ClusterId, group: PlacementGroupId, node: RaftNodeId) -> Self {
+        Self {
+            dir,
+            cluster,
+            group,
+            node,
+            file_bytes: 128 << 20,
+            entry_bytes_max: 32 << 20,
+            batch_bytes_max: 8 << 20,
+            cache_bytes: 64 << 20,
+            spare_files: 1,
+            lazy_delay: Duration::from_millis(200),
+            writer: WriterMode::Thread,
+        }
+    }
+}
+
+/// The world a log lives in.
+#[derive(Clone)]
+pub struct LogEnv {
+    /// Its disk.
+    pub disk: Arc<dyn Disk>,
+    /// Salts of files.
+    pub random: Arc<dyn Random>,
+    /// Runs the writer in [`WriterMode::Task`].
+    pub tasks: Tasks,
+    /// Told when the log can no longer promise anything.
+    pub fatal: FatalSignal,
+    /// Told about every batch.
+    pub observer: Arc<dyn LogObserver>,
+}
