@@ -76,12 +76,20 @@ async fn failures_leave_nothing() {
     let folder = folder.path();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let error = up(&UpOptions { port, ..options(folder) }).await.unwrap_err();
+    let error = up(&UpOptions {
+        port,
+        ..options(folder)
+    })
+    .await
+    .unwrap_err();
     assert!(matches!(error, Error::PortInUse { .. }), "{error}");
 
     std::fs::write(folder.join("data/filerldb2"), "in the way").unwrap();
     let error = up(&options(folder)).await.unwrap_err();
-    let Error::NotReady { reason, log_tail, .. } = error else {
+    let Error::NotReady {
+        reason, log_tail, ..
+    } = error
+    else {
         panic!("{error}");
     };
     assert!(reason.contains("it ended with"), "{reason}");
