@@ -154,8 +154,7 @@ impl DataFileWriter {
             self.encode()?;
         }
         let metadata = self.writer.finish().map_err(ArchiveError::internal("finish a Parquet file"))?;
-        let bytes = self.writer.into_inner().map_err(ArchiveError::internal("take a Parquet file"))?;
-        let bytes = Bytes::from(bytes);
+        let bytes = Bytes::from(std::mem::take(self.writer.inner_mut()));
         let name = file_name(self.slot, first, last, self.rows, &self.ranges, &bytes);
         Ok(Some(FinishedFile {
             name,
@@ -301,7 +300,7 @@ fn date(day: i32) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
-    use crate::rows::TimestampType;
+    use tidelog_model::batch::TimestampType;
 
     fn file(offsets: std::ops::Range<i64>, value: &[u8]) -> FinishedFile {
         let mut writer = DataFileWriter::new(&ArchiveConfig::new("file:///t"), Slot::Day(0)).unwrap();
@@ -310,7 +309,7 @@ mod tests {
                 partition: 1,
                 offset,
                 timestamp_ms: 1000 - offset,
-                timestamp_type: TimestampType::CreateTime,
+                timestamp_type: TimestampType::Create,
                 key: Some(b"k"),
                 value: Some(value),
                 headers: &[],
@@ -370,7 +369,7 @@ mod tests {
                 partition: 0,
                 offset,
                 timestamp_ms: offset,
-                timestamp_type: TimestampType::LogAppendTime,
+                timestamp_type: TimestampType::LogAppend,
                 key: None,
                 value: None,
                 headers: &[],

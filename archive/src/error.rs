@@ -1,6 +1,6 @@
 //! What can go wrong while archiving, and what the caller may do about it.
 
-use object_store::path::Path;
+use tidelog_tiering::ObjectKey;
 use tidelog_model::{Offset, PartitionId};
 
 /// An archive run failed, or a part of it. Nothing is ever half archived: a commit happened or it did not.
@@ -60,7 +60,7 @@ pub enum ArchiveError {
     #[error("archive: {key} is not readable: {reason}; restore it or move it away")]
     Unreadable {
         /// Its key.
-        key: Path,
+        key: ObjectKey,
         /// Why.
         reason: String,
     },

@@ -109,7 +109,7 @@ impl FileSet {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
-    use crate::rows::TimestampType;
+    use tidelog_model::batch::TimestampType;
     use crate::schema::{SPEC_ANY, SPEC_DAY};
 
     const DAY_MS: i64 = 86_400_000;
@@ -119,7 +119,7 @@ mod tests {
             partition: 0,
             offset,
             timestamp_ms,
-            timestamp_type: TimestampType::CreateTime,
+            timestamp_type: TimestampType::Create,
             key: None,
             value: Some(value),
             headers: &[],

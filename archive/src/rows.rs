@@ -13,29 +13,19 @@ use arrow_array::builder::{
 use arrow_schema::{ArrowError, SchemaRef};
 use bytes::Bytes;
 use std::sync::Arc;
+use tidelog_model::batch::TimestampType;
 
 /// Microseconds of a day.
 const DAY_US: i64 = 86_400_000_000;
 /// Day number of 0001-01-01 and of 9999-12-31: what every reader's calendar holds.
 const CALENDAR_DAYS: std::ops::RangeInclusive<i64> = -719_162..=2_932_896;
 
-/// Who set a record's timestamp.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimestampType {
-    /// The producer.
-    CreateTime,
-    /// The broker, when it appended the batch.
-    LogAppendTime,
-}
-
-impl TimestampType {
-    /// Kafka's name for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::CreateTime => "CreateTime",
-            Self::LogAppendTime => "LogAppendTime",
-        }
+/// Kafka's name for who set a timestamp.
+#[must_use]
+pub const fn timestamp_type_name(kind: TimestampType) -> &'static str {
+    match kind {
+        TimestampType::Create => "CreateTime",
+        TimestampType::LogAppend => "LogAppendTime",
     }
 }
 
@@ -170,7 +160,7 @@ impl RowColumns {
         let timestamp = row.timestamp_us();
         self.timestamp.append_option(timestamp);
         self.timestamp_raw.append_option(timestamp.is_none().then_some(row.timestamp_ms));
-        self.timestamp_type.append_value(row.timestamp_type.name());
+        self.timestamp_type.append_value(timestamp_type_name(row.timestamp_type));
         self.key.append_option(row.key);
         self.value.append_option(row.value);
         self.leader_epoch.append_value(row.leader_epoch);
@@ -248,7 +238,7 @@ mod tests {
             partition: 3,
             offset: 70,
             timestamp_ms,
-            timestamp_type: TimestampType::CreateTime,
+            timestamp_type: TimestampType::Create,
             key: None,
             value: Some(b"v"),
             headers,

@@ -7,7 +7,7 @@
 use arrow_schema::{DataType, Field, Fields, Schema as ArrowSchema, SchemaRef as ArrowSchemaRef, TimeUnit};
 use iceberg::spec::{
     ListType, NestedField, NestedFieldRef, NullOrder, PrimitiveType, Schema, SortDirection, SortField, SortOrder,
-    StructType, Transform, Type, UnboundPartitionSpec,
+    StructType, TableMetadata, Transform, Type, UnboundPartitionSpec,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -132,6 +132,33 @@ pub fn sort_order(schema: &Schema) -> iceberg::Result<SortOrder> {
         .with_sort_field(ascending(field::PARTITION))
         .with_sort_field(ascending(field::OFFSET))
         .build(schema)
+}
+
+/// Checks that our files still fit a table: all our columns and partition specs are as we made them. Columns that
+/// others added are no hindrance while they may be null.
+///
+/// # Errors
+/// What does not fit.
+pub fn check(metadata: &TableMetadata) -> Result<(), String> {
+    let ours = iceberg_schema().map_err(|error| error.to_string())?;
+    let current = metadata.current_schema().as_struct();
+    for field in ours.as_struct().fields() {
+        match current.field_by_id(field.id) {
+            Some(found) if found.name == field.name && found.field_type == field.field_type => {}
+            _ => return Err(format!("column {} is not as it was made", field.name)),
+        }
+    }
+    let added = current.fields().iter().filter(|field| ours.as_struct().field_by_id(field.id).is_none());
+    if let Some(field) = added.filter(|field| field.required).next() {
+        return Err(format!("column {} was added and must not be null", field.name));
+    }
+    let day = metadata.partition_spec_by_id(SPEC_DAY).map(|spec| spec.fields().to_vec()).unwrap_or_default();
+    let by_day = day.iter().map(|field| (field.source_id, field.transform)).collect::<Vec<_>>();
+    let any = metadata.partition_spec_by_id(SPEC_ANY);
+    if by_day != [(field::TIMESTAMP, Transform::Day)] || !any.is_some_and(|spec| spec.is_unpartitioned()) {
+        return Err("its partition specs 0 and 1 are not as they were made".to_owned());
+    }
+    Ok(())
 }
 
 fn arrow_field(name: &str, kind: DataType, nullable: bool, id: i32) -> Field {
