@@ -11,8 +11,8 @@ use crate::schema;
 use bytes::Bytes;
 use iceberg::io::{MemoryStorage, OutputFile, Storage};
 use iceberg::spec::{
-    DataFile, FormatVersion, ManifestFile, ManifestList, ManifestListWriter, ManifestWriterBuilder, Operation,
-    Snapshot, Summary, TableMetadata, TableMetadataBuilder,
+    DataFile, FormatVersion, ManifestFile, ManifestList, ManifestListWriter, ManifestWriterBuilder,
+    Operation, Snapshot, Summary, TableMetadata, TableMetadataBuilder,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,52 +25,50 @@ const PREVIOUS_VERSIONS_MAX: &str = "100";
 
 /// The newest version of a table, as read.
 #[derive(Clone, Debug)]
-pub struct Head {
+pub(crate) struct Head {
     /// Its number.
-    pub version: u64,
+    pub(crate) version: u64,
     /// Its content.
-    pub metadata: TableMetadata,
+    pub(crate) metadata: TableMetadata,
     /// Its mark.
-    pub mark: Mark,
+    pub(crate) mark: Mark,
 }
 
 /// What a commit adds.
-pub struct Addition {
+pub(crate) struct Addition {
     /// Data files, already stored, with their partition spec.
-    pub files: Vec<(i32, DataFile)>,
+    pub(crate) files: Vec<(i32, DataFile)>,
     /// The mark after it.
-    pub mark: Mark,
+    pub(crate) mark: Mark,
     /// What it covers.
-    pub added: Vec<Added>,
+    pub(crate) added: Vec<Added>,
 }
 
 /// The objects of a commit, in the order they must be stored: all of `objects`, then `metadata` if absent.
 #[derive(Debug)]
-pub struct NewVersion {
+pub(crate) struct NewVersion {
     /// The version.
-    pub version: u64,
-    /// Its snapshot.
-    pub snapshot: i64,
+    pub(crate) version: u64,
     /// Manifests and manifest list, by name.
-    pub objects: Vec<(String, Bytes)>,
+    pub(crate) objects: Vec<(String, Bytes)>,
     /// The metadata file.
-    pub metadata: Bytes,
+    pub(crate) metadata: Bytes,
 }
 
 /// Values from outside that make a commit unlike any other.
 #[derive(Clone, Copy, Debug)]
-pub struct Stamp {
+pub(crate) struct Stamp {
     /// Wall clock.
-    pub now_ms: i64,
+    pub(crate) now_ms: i64,
     /// A random number the snapshot's id is made of.
-    pub random: u64,
+    pub(crate) random: u64,
 }
 
 /// Builds version `head + 1`. `list` is the manifest list of the head's current snapshot.
 ///
 /// # Errors
 /// [`ArchiveError::Internal`] when the table library refuses it. Nothing was stored.
-pub async fn build(
+pub(crate) async fn build(
     location: &TableLocation,
     head: Option<&Head>,
     list: Option<ManifestList>,
@@ -85,15 +83,29 @@ pub async fn build(
     let commit = addition.mark.commit;
     let summary = summary(&base, &addition);
 
-    let (mut objects, manifests) = manifests(location, &base, addition.files, snapshot, commit).await?;
-    let before = list.map(ManifestList::consume_entries).into_iter().flatten();
+    let (mut objects, manifests) =
+        manifests(location, &base, addition.files, snapshot, commit).await?;
+    let before: Vec<_> = list
+        .map(|list| list.consume_entries().into_iter().collect())
+        .unwrap_or_default();
     let list_name = format!("metadata/snap-{snapshot}-{}.avro", commit.hyphenated());
     let (output, memory) = output(location.uri_of(&list_name));
-    let writer = output.writer().await.map_err(ArchiveError::internal("open a manifest list"))?;
+    let writer = output
+        .writer()
+        .await
+        .map_err(ArchiveError::internal("open a manifest list"))?;
     let mut writer = ManifestListWriter::v2(writer, snapshot, parent, sequence);
-    writer.add_manifests(before.chain(manifests)).map_err(ArchiveError::internal("fill a manifest list"))?;
-    writer.close().await.map_err(ArchiveError::internal("finish a manifest list"))?;
-    objects.push((list_name.clone(), written(&memory, output.location()).await?));
+    writer
+        .add_manifests(before.into_iter().chain(manifests))
+        .map_err(ArchiveError::internal("fill a manifest list"))?;
+    writer
+        .close()
+        .await
+        .map_err(ArchiveError::internal("finish a manifest list"))?;
+    objects.push((
+        list_name.clone(),
+        written(&memory, output.location()).await?,
+    ));
 
     let next = Snapshot::builder()
         .with_snapshot_id(snapshot)
@@ -113,8 +125,13 @@ pub async fn build(
         .and_then(TableMetadataBuilder::build)
         .map_err(ArchiveError::internal("build table metadata"))?
         .metadata;
-    let metadata = serde_json::to_vec(&metadata).map_err(ArchiveError::internal("write table metadata"))?;
-    Ok(NewVersion { version, snapshot, objects, metadata: metadata.into() })
+    let metadata =
+        serde_json::to_vec(&metadata).map_err(ArchiveError::internal("write table metadata"))?;
+    Ok(NewVersion {
+        version,
+        objects,
+        metadata: metadata.into(),
+    })
 }
 
 /// The metadata that the commit changes: the head's, or that of an empty table.
@@ -128,21 +145,39 @@ fn base(location: &TableLocation, head: Option<&Head>) -> Result<TableMetadata, 
         let properties = HashMap::from(
             [
                 ("tidelog.format", "1".to_owned()),
-                ("tidelog.cluster-id", location.cluster().get().hyphenated().to_string()),
-                ("tidelog.topic-id", location.topic().get().hyphenated().to_string()),
+                (
+                    "tidelog.cluster-id",
+                    location.cluster().get().hyphenated().to_string(),
+                ),
+                (
+                    "tidelog.topic-id",
+                    location.topic().get().hyphenated().to_string(),
+                ),
                 ("tidelog.topic-name", location.topic_name().to_owned()),
                 ("write.parquet.compression-codec", "zstd".to_owned()),
-                ("write.metadata.previous-versions-max", PREVIOUS_VERSIONS_MAX.to_owned()),
+                (
+                    "write.metadata.previous-versions-max",
+                    PREVIOUS_VERSIONS_MAX.to_owned(),
+                ),
             ]
             .map(|(key, value)| (key.to_owned(), value)),
         );
         let place = location.uri().to_owned();
-        TableMetadataBuilder::new(schema, schema::day_spec()?, order, place, FormatVersion::V2, properties)?
-            .assign_uuid(location.topic().get())
-            .add_partition_spec(schema::any_spec())?
-            .build()
+        TableMetadataBuilder::new(
+            schema,
+            schema::day_spec()?,
+            order,
+            place,
+            FormatVersion::V2,
+            properties,
+        )?
+        .assign_uuid(location.topic().get())
+        .add_partition_spec(schema::any_spec())?
+        .build()
     };
-    Ok(create().map_err(ArchiveError::internal("create table metadata"))?.metadata)
+    Ok(create()
+        .map_err(ArchiveError::internal("create table metadata"))?
+        .metadata)
 }
 
 /// Random, positive, not in use.
@@ -168,20 +203,30 @@ async fn manifests(
     }
     let (mut objects, mut entries) = (Vec::new(), Vec::new());
     for (id, files) in by_spec {
-        let spec = base.partition_spec_by_id(id).ok_or_else(|| ArchiveError::ForeignTable {
-            location: location.uri().to_owned(),
-            reason: format!("it has no partition spec {id}"),
-        })?;
+        let spec = base
+            .partition_spec_by_id(id)
+            .ok_or_else(|| ArchiveError::ForeignTable {
+                location: location.uri().to_owned(),
+                reason: format!("it has no partition spec {id}"),
+            })?;
         let name = format!("metadata/{}-{id}.avro", commit.hyphenated());
         let (output, memory) = output(location.uri_of(&name));
         let uri = output.location().to_owned();
         let schema = Arc::clone(base.current_schema());
-        let builder = ManifestWriterBuilder::new(output, Some(snapshot), schema, spec.as_ref().clone());
+        let builder =
+            ManifestWriterBuilder::new(output, Some(snapshot), schema, spec.as_ref().clone());
         let mut writer = builder.build_v2_data();
         for file in files {
-            writer.add_file(file, -1).map_err(ArchiveError::internal("fill a manifest"))?;
+            writer
+                .add_file(file, -1)
+                .map_err(ArchiveError::internal("fill a manifest"))?;
         }
-        entries.push(writer.write_manifest_file().await.map_err(ArchiveError::internal("finish a manifest"))?);
+        entries.push(
+            writer
+                .write_manifest_file()
+                .await
+                .map_err(ArchiveError::internal("finish a manifest"))?,
+        );
         objects.push((name, written(&memory, &uri).await?));
     }
     Ok((objects, entries))
@@ -194,15 +239,28 @@ fn output(uri: String) -> (OutputFile, Arc<dyn Storage>) {
 }
 
 async fn written(memory: &Arc<dyn Storage>, uri: &str) -> Result<Bytes, ArchiveError> {
-    memory.read(uri).await.map_err(ArchiveError::internal("take a manifest"))
+    memory
+        .read(uri)
+        .await
+        .map_err(ArchiveError::internal("take a manifest"))
 }
 
 fn summary(base: &TableMetadata, addition: &Addition) -> Summary {
     let files = u64::try_from(addition.files.len()).unwrap_or(u64::MAX);
-    let rows: u64 = addition.files.iter().map(|(_, file)| file.record_count()).sum();
-    let bytes: u64 = addition.files.iter().map(|(_, file)| file.file_size_in_bytes()).sum();
+    let rows: u64 = addition
+        .files
+        .iter()
+        .map(|(_, file)| file.record_count())
+        .sum();
+    let bytes: u64 = addition
+        .files
+        .iter()
+        .map(|(_, file)| file.file_size_in_bytes())
+        .sum();
     let total = |key: &str| {
-        let before = base.current_snapshot().and_then(|last| last.summary().additional_properties.get(key)?.parse().ok());
+        let before = base
+            .current_snapshot()
+            .and_then(|last| last.summary().additional_properties.get(key)?.parse().ok());
         before.unwrap_or(0u64)
     };
     let mut keys = addition.mark.summary(&addition.added);
@@ -219,14 +277,24 @@ fn summary(base: &TableMetadata, addition: &Addition) -> Summary {
     ] {
         keys.insert(key.to_owned(), value.to_string());
     }
-    Summary { operation: Operation::Append, additional_properties: keys }
+    Summary {
+        operation: Operation::Append,
+        additional_properties: keys,
+    }
 }
 
 /// The oldest snapshots, so that with the new one `keep` remain. Those that a branch or tag needs stay.
 fn dropped_snapshots(base: &TableMetadata, keep: usize) -> Vec<i64> {
-    let mut ids: Vec<_> = base.snapshots().map(|snapshot| (snapshot.sequence_number(), snapshot.snapshot_id())).collect();
+    let mut ids: Vec<_> = base
+        .snapshots()
+        .map(|snapshot| (snapshot.sequence_number(), snapshot.snapshot_id()))
+        .collect();
     ids.sort_unstable();
     let drop = ids.len().saturating_sub(keep.saturating_sub(1).max(1));
     let current = base.current_snapshot_id();
-    ids.into_iter().take(drop).map(|(_, id)| id).filter(|id| Some(*id) != current).collect()
+    ids.into_iter()
+        .take(drop)
+        .map(|(_, id)| id)
+        .filter(|id| Some(*id) != current)
+        .collect()
 }

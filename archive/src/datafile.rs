@@ -9,7 +9,9 @@ use crate::error::ArchiveError;
 use crate::rows::{Row, RowColumns};
 use crate::schema::{self, field};
 use bytes::Bytes;
-use iceberg::spec::{DataContentType, DataFile, DataFileBuilder, DataFileFormat, Datum, Literal, Struct};
+use iceberg::spec::{
+    DataContentType, DataFile, DataFileBuilder, DataFileFormat, Datum, Literal, Struct,
+};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
@@ -25,7 +27,7 @@ const BATCH_BYTES: usize = 1024 * 1024;
 
 /// Which rows a file takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Slot {
+pub(crate) enum Slot {
     /// Rows of one day (days since 1970-01-01).
     Day(i32),
     /// Rows of any days.
@@ -46,12 +48,14 @@ struct Bounds(Option<(i64, i64)>);
 
 impl Bounds {
     fn add(&mut self, value: i64) {
-        self.0 = Some(self.0.map_or((value, value), |(low, high)| (low.min(value), high.max(value))));
+        self.0 = Some(self.0.map_or((value, value), |(low, high)| {
+            (low.min(value), high.max(value))
+        }));
     }
 }
 
 /// A data file that still takes rows. Rows come in `(partition, offset)` order.
-pub struct DataFileWriter {
+pub(crate) struct DataFileWriter {
     slot: Slot,
     columns: RowColumns,
     writer: ArrowWriter<Vec<u8>>,
@@ -64,13 +68,13 @@ pub struct DataFileWriter {
 
 /// A finished data file: bytes, name, and what the manifest says about it.
 #[derive(Debug)]
-pub struct FinishedFile {
+pub(crate) struct FinishedFile {
     /// Name under the table's location, with `/` between its parts.
-    pub name: String,
+    pub(crate) name: String,
     /// The file.
-    pub bytes: Bytes,
+    pub(crate) bytes: Bytes,
     /// Number of rows.
-    pub rows: u64,
+    pub(crate) rows: u64,
     slot: Slot,
     partitions: (i32, i32),
     offsets: (i64, i64),
@@ -85,7 +89,7 @@ impl DataFileWriter {
     ///
     /// # Errors
     /// [`ArchiveError::Internal`] only.
-    pub fn new(config: &ArchiveConfig, slot: Slot) -> Result<Self, ArchiveError> {
+    pub(crate) fn new(config: &ArchiveConfig, slot: Slot) -> Result<Self, ArchiveError> {
         let options = ArrowWriterOptions::new()
             .with_properties(properties(config)?)
             .with_skip_arrow_metadata(true)
@@ -108,8 +112,10 @@ impl DataFileWriter {
     ///
     /// # Errors
     /// [`ArchiveError::Internal`] only; the file is then not usable any more.
-    pub fn push(&mut self, row: &Row<'_>) -> Result<(), ArchiveError> {
-        self.columns.push(row).map_err(ArchiveError::internal("append a row"))?;
+    pub(crate) fn push(&mut self, row: &Row<'_>) -> Result<(), ArchiveError> {
+        self.columns
+            .push(row)
+            .map_err(ArchiveError::internal("append a row"))?;
         self.rows += 1;
         self.offsets.add(row.offset);
         match row.timestamp_us() {
@@ -118,25 +124,38 @@ impl DataFileWriter {
         }
         match self.ranges.last_mut() {
             Some(range) if range.partition == row.partition => range.last = row.offset,
-            _ => self.ranges.push(Range { partition: row.partition, first: row.offset, last: row.offset }),
+            _ => self.ranges.push(Range {
+                partition: row.partition,
+                first: row.offset,
+                last: row.offset,
+            }),
         }
-        if self.columns.rows() >= BATCH_ROWS || self.columns.bytes() >= BATCH_BYTES { self.encode() } else { Ok(()) }
+        if self.columns.rows() >= BATCH_ROWS || self.columns.bytes() >= BATCH_BYTES {
+            self.encode()
+        } else {
+            Ok(())
+        }
     }
 
     fn encode(&mut self) -> Result<(), ArchiveError> {
-        let batch = self.columns.take().map_err(ArchiveError::internal("build a record batch"))?;
-        self.writer.write(&batch).map_err(ArchiveError::internal("encode a record batch"))
+        let batch = self
+            .columns
+            .take()
+            .map_err(ArchiveError::internal("build a record batch"))?;
+        self.writer
+            .write(&batch)
+            .map_err(ArchiveError::internal("encode a record batch"))
     }
 
     /// Bytes the file will have, about, if it is finished now.
     #[must_use]
-    pub fn file_bytes(&self) -> usize {
+    pub(crate) fn file_bytes(&self) -> usize {
         self.writer.bytes_written() + self.writer.in_progress_size() + self.columns.bytes()
     }
 
     /// Bytes of memory it holds.
     #[must_use]
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.writer.inner().capacity() + self.writer.memory_size() + self.columns.bytes()
     }
 
@@ -144,16 +163,21 @@ impl DataFileWriter {
     ///
     /// # Errors
     /// [`ArchiveError::Internal`] only.
-    pub fn finish(mut self) -> Result<Option<FinishedFile>, ArchiveError> {
-        let (Some(first), Some(last), Some(offsets)) =
-            (self.ranges.first().copied(), self.ranges.last().copied(), self.offsets.0)
-        else {
+    pub(crate) fn finish(mut self) -> Result<Option<FinishedFile>, ArchiveError> {
+        let (Some(first), Some(last), Some(offsets)) = (
+            self.ranges.first().copied(),
+            self.ranges.last().copied(),
+            self.offsets.0,
+        ) else {
             return Ok(None);
         };
         if self.columns.rows() > 0 {
             self.encode()?;
         }
-        let metadata = self.writer.finish().map_err(ArchiveError::internal("finish a Parquet file"))?;
+        let metadata = self
+            .writer
+            .finish()
+            .map_err(ArchiveError::internal("finish a Parquet file"))?;
         let bytes = Bytes::from(std::mem::take(self.writer.inner_mut()));
         let name = file_name(self.slot, first, last, self.rows, &self.ranges, &bytes);
         Ok(Some(FinishedFile {
@@ -165,7 +189,11 @@ impl DataFileWriter {
             timestamps: self.timestamps.0,
             timestamp_nulls: self.timestamp_nulls,
             column_bytes: column_bytes(&metadata),
-            row_group_starts: metadata.row_groups().iter().filter_map(|group| group.file_offset()).collect(),
+            row_group_starts: metadata
+                .row_groups()
+                .iter()
+                .filter_map(|group| group.file_offset())
+                .collect(),
             bytes,
         }))
     }
@@ -174,7 +202,7 @@ impl DataFileWriter {
 impl FinishedFile {
     /// The partition spec it belongs to.
     #[must_use]
-    pub const fn spec_id(&self) -> i32 {
+    pub(crate) const fn spec_id(&self) -> i32 {
         match self.slot {
             Slot::Day(_) => schema::SPEC_DAY,
             Slot::Any => schema::SPEC_ANY,
@@ -183,7 +211,7 @@ impl FinishedFile {
 
     /// Length of the file.
     #[must_use]
-    pub fn length(&self) -> u64 {
+    pub(crate) fn length(&self) -> u64 {
         self.bytes.len() as u64
     }
 
@@ -191,7 +219,7 @@ impl FinishedFile {
     ///
     /// # Errors
     /// [`ArchiveError::Internal`] only.
-    pub fn describe(&self, uri: String) -> Result<DataFile, ArchiveError> {
+    pub(crate) fn describe(&self, uri: String) -> Result<DataFile, ArchiveError> {
         let mut lower = HashMap::from([
             (field::PARTITION, Datum::int(self.partitions.0)),
             (field::OFFSET, Datum::long(self.offsets.0)),
@@ -234,7 +262,8 @@ impl FinishedFile {
 }
 
 fn properties(config: &ArchiveConfig) -> Result<WriterProperties, ArchiveError> {
-    let level = ZstdLevel::try_new(3).map_err(ArchiveError::internal("set the compression level"))?;
+    let level =
+        ZstdLevel::try_new(3).map_err(ArchiveError::internal("set the compression level"))?;
     let mut builder = WriterProperties::builder()
         .set_compression(Compression::ZSTD(level))
         .set_max_row_group_bytes(Some(config.row_group_bytes.max(1)))
@@ -249,7 +278,8 @@ fn properties(config: &ArchiveConfig) -> Result<WriterProperties, ArchiveError> 
             .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
     }
     for name in ["_partition", "_offset", "_timestamp"] {
-        builder = builder.set_column_statistics_enabled(ColumnPath::from(name), EnabledStatistics::Chunk);
+        builder =
+            builder.set_column_statistics_enabled(ColumnPath::from(name), EnabledStatistics::Chunk);
     }
     Ok(builder.build())
 }
@@ -257,16 +287,28 @@ fn properties(config: &ArchiveConfig) -> Result<WriterProperties, ArchiveError> 
 /// Compressed bytes by field id, summed over row groups.
 fn column_bytes(metadata: &ParquetMetaData) -> HashMap<i32, u64> {
     let mut bytes = HashMap::new();
-    for column in metadata.row_groups().iter().flat_map(|group| group.columns()) {
+    for column in metadata
+        .row_groups()
+        .iter()
+        .flat_map(|group| group.columns())
+    {
         let info = column.column_descr().self_type().get_basic_info();
         if info.has_id() {
-            *bytes.entry(info.id()).or_insert(0) += u64::try_from(column.compressed_size()).unwrap_or(0);
+            *bytes.entry(info.id()).or_insert(0) +=
+                u64::try_from(column.compressed_size()).unwrap_or(0);
         }
     }
     bytes
 }
 
-fn file_name(slot: Slot, first: Range, last: Range, rows: u64, ranges: &[Range], bytes: &Bytes) -> String {
+fn file_name(
+    slot: Slot,
+    first: Range,
+    last: Range,
+    rows: u64,
+    ranges: &[Range],
+    bytes: &Bytes,
+) -> String {
     let folder = match slot {
         Slot::Day(day) => format!("{}={}", schema::DAY_FIELD, date(day)),
         Slot::Any => "any".to_owned(),
@@ -279,7 +321,9 @@ fn file_name(slot: Slot, first: Range, last: Range, rows: u64, ranges: &[Range],
     }
     let content = crc32c::crc32c(bytes);
     let (p0, o0, p1, o1) = (first.partition, first.first, last.partition, last.last);
-    format!("data/{folder}/{p0:05}-{o0:020}-{p1:05}-{o1:020}-{rows}-{covered:08x}-{content:08x}.parquet")
+    format!(
+        "data/{folder}/{p0:05}-{o0:020}-{p1:05}-{o1:020}-{rows}-{covered:08x}-{content:08x}.parquet"
+    )
 }
 
 /// `YYYY-MM-DD` of a day within the years 1 to 9999, by Howard Hinnant's `civil_from_days`.
@@ -287,11 +331,16 @@ fn date(day: i32) -> String {
     let shifted = i64::from(day) + 719_468;
     let era = shifted.div_euclid(146_097);
     let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     format!("{year:04}-{month:02}-{day_of_month:02}")
 }
@@ -303,7 +352,8 @@ mod tests {
     use tidelog_model::batch::TimestampType;
 
     fn file(offsets: std::ops::Range<i64>, value: &[u8]) -> FinishedFile {
-        let mut writer = DataFileWriter::new(&ArchiveConfig::new("file:///t"), Slot::Day(0)).unwrap();
+        let mut writer =
+            DataFileWriter::new(&ArchiveConfig::new("file:///t"), Slot::Day(0)).unwrap();
         for offset in offsets {
             let row = Row {
                 partition: 1,
@@ -383,10 +433,18 @@ mod tests {
         let file = writer.finish().unwrap().unwrap();
         let reader = SerializedFileReader::new(file.bytes.clone()).unwrap();
         let groups = reader.metadata().row_groups();
-        assert_eq!(groups.iter().map(|group| group.num_rows()).collect::<Vec<_>>(), [10_000, 10_000, 5_000]);
+        assert_eq!(
+            groups
+                .iter()
+                .map(|group| group.num_rows())
+                .collect::<Vec<_>>(),
+            [10_000, 10_000, 5_000]
+        );
         assert_eq!(file.row_group_starts.len(), 3);
         for column in groups.iter().flat_map(|group| group.columns()) {
-            assert!(column.offset_index_offset().is_none() && column.column_index_offset().is_none());
+            assert!(
+                column.offset_index_offset().is_none() && column.column_index_offset().is_none()
+            );
         }
         assert!(groups[0].column(1).statistics().is_some());
         assert!(groups[0].column(5).statistics().is_none());

@@ -14,7 +14,7 @@ use tidelog_tiering::manifest::{EpochStart, SegmentEntry};
 
 /// Why a partition cannot go on.
 #[derive(Debug)]
-pub enum DecodeStop {
+pub(crate) enum DecodeStop {
     /// What is in the segment is not what was written.
     Damaged(String),
     /// A fault of this crate or its libraries; the file set is not usable any more.
@@ -29,7 +29,7 @@ impl From<BatchError> for DecodeStop {
 
 /// How far one partition is read, and what was found. Always at a batch border.
 #[derive(Clone, Debug)]
-pub struct Cursor {
+pub(crate) struct Cursor {
     partition: i32,
     mark: i64,
     first: Offset,
@@ -41,20 +41,27 @@ pub struct Cursor {
 impl Cursor {
     /// A partition whose mark is `mark` and whose first readable offset is `log_start`.
     #[must_use]
-    pub fn new(partition: i32, mark: Offset, log_start: Offset) -> Self {
+    pub(crate) fn new(partition: i32, mark: Offset, log_start: Offset) -> Self {
         let first = mark.max(log_start);
-        Self { partition, mark: mark.get(), first, next: first, rows: 0, skipped: 0 }
+        Self {
+            partition,
+            mark: mark.get(),
+            first,
+            next: first,
+            rows: 0,
+            skipped: 0,
+        }
     }
 
     /// The first offset that is not covered yet.
     #[must_use]
-    pub const fn next(&self) -> Offset {
+    pub(crate) const fn next(&self) -> Offset {
         self.next
     }
 
     /// What was covered; `None` when nothing was.
     #[must_use]
-    pub fn added(&self) -> Option<Added> {
+    pub(crate) fn added(&self) -> Option<Added> {
         let added = Added {
             partition: self.partition,
             from: self.mark,
@@ -68,7 +75,7 @@ impl Cursor {
 
     /// Whether the segment is the one that holds the next offset.
     #[must_use]
-    pub fn is_in(&self, segment: &SegmentEntry) -> bool {
+    pub(crate) fn is_in(&self, segment: &SegmentEntry) -> bool {
         (segment.base_offset..=segment.last_offset).contains(&self.next)
     }
 
@@ -77,7 +84,7 @@ impl Cursor {
     ///
     /// # Errors
     /// See [`DecodeStop`].
-    pub fn append(
+    pub(crate) fn append(
         &mut self,
         segment: &SegmentEntry,
         batches: &[RecordBatch],
@@ -100,7 +107,11 @@ impl Cursor {
         let header = batch.header();
         let until = header.next_offset();
         let covered = until.get() - self.next.get();
-        let rows = if header.attributes.is_control() { 0 } else { self.append_records(batch, files)? };
+        let rows = if header.attributes.is_control() {
+            0
+        } else {
+            self.append_records(batch, files)?
+        };
         self.rows += rows;
         self.skipped += covered - rows;
         self.next = until;
@@ -112,9 +123,16 @@ impl Cursor {
         let header = batch.header();
         let (base, last) = (header.base_offset, header.last_offset());
         // Only the first batch may begin before the next offset: where the log start lies inside it.
-        let begins = if self.next == self.first { base <= self.next } else { base == self.next };
+        let begins = if self.next == self.first {
+            base <= self.next
+        } else {
+            base == self.next
+        };
         if !begins || last < self.next {
-            return Err(DecodeStop::Damaged(format!("a batch of offsets {base} to {last} comes where {} is next", self.next)));
+            return Err(DecodeStop::Damaged(format!(
+                "a batch of offsets {base} to {last} comes where {} is next",
+                self.next
+            )));
         }
         if base < segment.base_offset || last > segment.last_offset {
             return Err(DecodeStop::Damaged(format!(
@@ -139,7 +157,10 @@ impl Cursor {
         for record in records.clone() {
             let delta = record?.offset_delta;
             if delta <= above || delta > header.last_offset_delta {
-                return Err(DecodeStop::Damaged(format!("record offsets are not in order at offset {}", header.base_offset)));
+                return Err(DecodeStop::Damaged(format!(
+                    "record offsets are not in order at offset {}",
+                    header.base_offset
+                )));
             }
             above = delta;
         }
@@ -176,5 +197,9 @@ impl Cursor {
 }
 
 fn epoch_at(epochs: &[EpochStart], offset: Offset) -> Option<LeaderEpoch> {
-    epochs.iter().rev().find(|start| start.start <= offset).map(|start| start.epoch)
+    epochs
+        .iter()
+        .rev()
+        .find(|start| start.start <= offset)
+        .map(|start| start.epoch)
 }

@@ -1,7 +1,7 @@
 //! What can go wrong while archiving, and what the caller may do about it.
 
-use tidelog_tiering::ObjectKey;
 use tidelog_model::{Offset, PartitionId};
+use tidelog_tiering::ObjectKey;
 
 /// An archive run failed, or a part of it. Nothing is ever half archived: a commit happened or it did not.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,9 @@ pub enum ArchiveError {
         source: tidelog_tiering::StoreError,
     },
     /// A segment in the store is damaged. The partition's archive stands still at `offset` until the object is healed.
-    #[error("archive: {partition} stops at offset {offset}: {object} is damaged: {reason}; restore the object, the archive then goes on")]
+    #[error(
+        "archive: {partition} stops at offset {offset}: {object} is damaged: {reason}; restore the object, the archive then goes on"
+    )]
     Damaged {
         /// The partition that stops.
         partition: PartitionId,
@@ -28,7 +30,9 @@ pub enum ArchiveError {
         reason: String,
     },
     /// The table at this place is not ours, or was changed by something that does not keep our marks.
-    #[error("archive: the table at {location} cannot be continued: {reason}; move it away, a new one is built from the segments")]
+    #[error(
+        "archive: the table at {location} cannot be continued: {reason}; move it away, a new one is built from the segments"
+    )]
     ForeignTable {
         /// Where it is.
         location: String,
@@ -36,7 +40,9 @@ pub enum ArchiveError {
         reason: String,
     },
     /// Other archivers committed first each time. Nothing is wrong; the next run goes on.
-    #[error("archive: other archivers won {attempts} commits in a row on {location}; the next run goes on from theirs")]
+    #[error(
+        "archive: other archivers won {attempts} commits in a row on {location}; the next run goes on from theirs"
+    )]
     Contended {
         /// The table.
         location: String,
@@ -44,7 +50,9 @@ pub enum ArchiveError {
         attempts: u32,
     },
     /// A commit's reply was lost and reading back failed. It may have happened; the next run finds out before it does anything.
-    #[error("archive: it is not known whether version {version} of {location} was committed: {reason}; the next run finds out")]
+    #[error(
+        "archive: it is not known whether version {version} of {location} was committed: {reason}; the next run finds out"
+    )]
     CommitUnknown {
         /// The table.
         location: String,
@@ -77,6 +85,9 @@ pub enum ArchiveError {
 impl ArchiveError {
     /// For `map_err` on the columnar and table libraries.
     pub(crate) fn internal<E: std::fmt::Display>(doing: &'static str) -> impl FnOnce(E) -> Self {
-        move |error| Self::Internal { doing, reason: error.to_string() }
+        move |error| Self::Internal {
+            doing,
+            reason: error.to_string(),
+        }
     }
 }

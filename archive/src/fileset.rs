@@ -11,7 +11,7 @@ use crate::rows::Row;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Files being written for one commit. Pure: it does no I/O; the caller takes finished files and stores them.
-pub struct FileSet {
+pub(crate) struct FileSet {
     config: ArchiveConfig,
     open: BTreeMap<Slot, DataFileWriter>,
     days: BTreeSet<i32>,
@@ -25,15 +25,21 @@ impl FileSet {
 
     /// An empty set.
     #[must_use]
-    pub fn new(config: ArchiveConfig) -> Self {
-        Self { config, open: BTreeMap::new(), days: BTreeSet::new(), ready: Vec::new(), rows: 0 }
+    pub(crate) fn new(config: ArchiveConfig) -> Self {
+        Self {
+            config,
+            open: BTreeMap::new(),
+            days: BTreeSet::new(),
+            ready: Vec::new(),
+            rows: 0,
+        }
     }
 
     /// Appends a row. Rows come in `(partition, offset)` order.
     ///
     /// # Errors
     /// [`ArchiveError::Internal`] only; the set is then not usable any more.
-    pub fn push(&mut self, row: &Row<'_>) -> Result<(), ArchiveError> {
+    pub(crate) fn push(&mut self, row: &Row<'_>) -> Result<(), ArchiveError> {
         let slot = self.slot(row);
         let file = match self.open.entry(slot) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
@@ -46,18 +52,16 @@ impl FileSet {
         if file.file_bytes() >= self.config.file_bytes {
             self.close(slot)?;
         }
-        if self.rows.is_multiple_of(Self::ACCOUNT_ROWS) { self.keep_within_memory() } else { Ok(()) }
-    }
-
-    /// Rows so far.
-    #[must_use]
-    pub const fn rows(&self) -> u64 {
-        self.rows
+        if self.rows.is_multiple_of(Self::ACCOUNT_ROWS) {
+            self.keep_within_memory()
+        } else {
+            Ok(())
+        }
     }
 
     /// Files that are finished since the last call. To be called after every batch, so that they do not pile up.
     #[must_use]
-    pub fn take_ready(&mut self) -> Vec<FinishedFile> {
+    pub(crate) fn take_ready(&mut self) -> Vec<FinishedFile> {
         std::mem::take(&mut self.ready)
     }
 
@@ -65,7 +69,7 @@ impl FileSet {
     ///
     /// # Errors
     /// [`ArchiveError::Internal`] only.
-    pub fn finish(mut self) -> Result<Vec<FinishedFile>, ArchiveError> {
+    pub(crate) fn finish(mut self) -> Result<Vec<FinishedFile>, ArchiveError> {
         for (_, file) in std::mem::take(&mut self.open) {
             self.ready.extend(file.finish()?);
         }
@@ -86,8 +90,11 @@ impl FileSet {
     fn keep_within_memory(&mut self) -> Result<(), ArchiveError> {
         let mut total: usize = self.open.values().map(DataFileWriter::memory_bytes).sum();
         while total > self.config.memory_bytes {
-            let Some((slot, bytes)) =
-                self.open.iter().map(|(slot, file)| (*slot, file.memory_bytes())).max_by_key(|(_, bytes)| *bytes)
+            let Some((slot, bytes)) = self
+                .open
+                .iter()
+                .map(|(slot, file)| (*slot, file.memory_bytes()))
+                .max_by_key(|(_, bytes)| *bytes)
             else {
                 return Ok(());
             };
@@ -109,8 +116,8 @@ impl FileSet {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
-    use tidelog_model::batch::TimestampType;
     use crate::schema::{SPEC_ANY, SPEC_DAY};
+    use tidelog_model::batch::TimestampType;
 
     const DAY_MS: i64 = 86_400_000;
 
@@ -152,12 +159,26 @@ mod tests {
         for offset in 0..10_000 {
             push(&mut set, offset, (offset - 5000) * DAY_MS, b"v");
         }
-        for (offset, wild) in [i64::MIN, i64::MAX, -1, 253_402_300_800_000].into_iter().enumerate() {
-            push(&mut set, 10_000 + i64::try_from(offset).unwrap(), wild, b"v");
+        for (offset, wild) in [i64::MIN, i64::MAX, -1, 253_402_300_800_000]
+            .into_iter()
+            .enumerate()
+        {
+            push(
+                &mut set,
+                10_000 + i64::try_from(offset).unwrap(),
+                wild,
+                b"v",
+            );
         }
         let files = set.finish().unwrap();
         assert_eq!(files.len(), 9);
-        assert_eq!(files.iter().filter(|file| file.spec_id() == SPEC_ANY).count(), 1);
+        assert_eq!(
+            files
+                .iter()
+                .filter(|file| file.spec_id() == SPEC_ANY)
+                .count(),
+            1
+        );
         assert_eq!(files.iter().map(|file| file.rows).sum::<u64>(), 10_004);
     }
 
@@ -184,7 +205,12 @@ mod tests {
         let mut set = FileSet::new(config);
         let mut ready = Vec::new();
         for offset in 0..40_000 {
-            push(&mut set, offset, (offset % 16) * DAY_MS, &noise(offset, 1000));
+            push(
+                &mut set,
+                offset,
+                (offset % 16) * DAY_MS,
+                &noise(offset, 1000),
+            );
             ready.extend(set.take_ready());
             if offset % 1024 == 1023 {
                 let held: usize = set.open.values().map(DataFileWriter::memory_bytes).sum();

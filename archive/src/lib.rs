@@ -4,13 +4,24 @@
 //! Not here: making segments (`tiering`, `broker/src/offload`); SQL (the readers' job).
 //! Spec: docs/formats/archive-table.md, docs/protocols/archive-commit.md
 
+mod archiver;
+mod commit;
 mod config;
 mod datafile;
+mod decode;
 mod error;
 mod fileset;
+mod job;
+mod location;
 mod mark;
+mod metrics;
 mod rows;
 pub mod schema;
+mod source;
+mod table;
 
+pub use archiver::{Archiver, PartitionStatus, RunReport, TableStatus};
 pub use config::ArchiveConfig;
 pub use error::ArchiveError;
+pub use mark::{Added, Mark};
+pub use metrics::ArchiveMetrics;

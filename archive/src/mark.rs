@@ -63,7 +63,10 @@ impl Mark {
         let json = |value: serde_json::Result<String>| value.unwrap_or_default();
         HashMap::from([
             (FORMAT.to_owned(), FORMAT_VERSION.to_owned()),
-            (CLUSTER.to_owned(), self.cluster.get().hyphenated().to_string()),
+            (
+                CLUSTER.to_owned(),
+                self.cluster.get().hyphenated().to_string(),
+            ),
             (TOPIC.to_owned(), self.topic.get().hyphenated().to_string()),
             (COMMIT.to_owned(), self.commit.hyphenated().to_string()),
             (UNTIL.to_owned(), json(serde_json::to_string(&self.until))),
@@ -82,25 +85,42 @@ impl Mark {
             if snapshot.summary().additional_properties.contains_key(UNTIL) {
                 return Self::parse(snapshot);
             }
-            next = snapshot.parent_snapshot_id().and_then(|id| metadata.snapshot_by_id(id));
+            next = snapshot
+                .parent_snapshot_id()
+                .and_then(|id| metadata.snapshot_by_id(id));
         }
         Err("no snapshot carries tidelog.archived-until".to_owned())
     }
 
     fn parse(snapshot: &Snapshot) -> Result<Self, String> {
         let keys = &snapshot.summary().additional_properties;
-        let text = |key: &str| keys.get(key).map(String::as_str).ok_or_else(|| format!("{key} is missing"));
-        let uuid = |key: &str| Uuid::try_parse(text(key)?).map_err(|error| format!("{key}: {error}"));
+        let text = |key: &str| {
+            keys.get(key)
+                .map(String::as_str)
+                .ok_or_else(|| format!("{key} is missing"))
+        };
+        let uuid =
+            |key: &str| Uuid::try_parse(text(key)?).map_err(|error| format!("{key}: {error}"));
         let format = text(FORMAT)?;
         if format != FORMAT_VERSION {
-            return Err(format!("{FORMAT} is {format}; this version of tidelog knows {FORMAT_VERSION}: update it"));
+            return Err(format!(
+                "{FORMAT} is {format}; this version of tidelog knows {FORMAT_VERSION}: update it"
+            ));
         }
         let until: BTreeMap<i32, i64> =
             serde_json::from_str(text(UNTIL)?).map_err(|error| format!("{UNTIL}: {error}"))?;
-        if until.iter().any(|(partition, offset)| *partition < 0 || *offset < 0) {
+        if until
+            .iter()
+            .any(|(partition, offset)| *partition < 0 || *offset < 0)
+        {
             return Err(format!("{UNTIL} holds a negative number"));
         }
-        Ok(Self { cluster: ClusterId::new(uuid(CLUSTER)?), topic: TopicId::new(uuid(TOPIC)?), commit: uuid(COMMIT)?, until })
+        Ok(Self {
+            cluster: ClusterId::new(uuid(CLUSTER)?),
+            topic: TopicId::new(uuid(TOPIC)?),
+            commit: uuid(COMMIT)?,
+            until,
+        })
     }
 
     /// What each snapshot that the metadata still holds added, oldest first. For checks of I14.

@@ -7,8 +7,8 @@
 use crate::schema;
 use arrow_array::RecordBatch;
 use arrow_array::builder::{
-    ArrayBuilder, BinaryBuilder, Int32Builder, Int64Builder, ListBuilder, StringBuilder, StructBuilder,
-    TimestampMicrosecondBuilder,
+    ArrayBuilder, BinaryBuilder, Int32Builder, Int64Builder, ListBuilder, StringBuilder,
+    StructBuilder, TimestampMicrosecondBuilder,
 };
 use arrow_schema::{ArrowError, SchemaRef};
 use bytes::Bytes;
@@ -22,7 +22,7 @@ const CALENDAR_DAYS: std::ops::RangeInclusive<i64> = -719_162..=2_932_896;
 
 /// Kafka's name for who set a timestamp.
 #[must_use]
-pub const fn timestamp_type_name(kind: TimestampType) -> &'static str {
+pub(crate) const fn timestamp_type_name(kind: TimestampType) -> &'static str {
     match kind {
         TimestampType::Create => "CreateTime",
         TimestampType::LogAppend => "LogAppendTime",
@@ -30,60 +30,68 @@ pub const fn timestamp_type_name(kind: TimestampType) -> &'static str {
 }
 
 /// One header: key bytes as produced, and a value that may be null.
-pub type Header = (Bytes, Option<Bytes>);
+pub(crate) type Header = (Bytes, Option<Bytes>);
 
 /// What a record's batch says about it. Borrowed: nothing is copied before it is in a column.
 #[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
+pub(crate) struct Row<'a> {
     /// Kafka partition.
-    pub partition: i32,
+    pub(crate) partition: i32,
     /// Kafka offset.
-    pub offset: i64,
+    pub(crate) offset: i64,
     /// Milliseconds since the epoch; any value.
-    pub timestamp_ms: i64,
+    pub(crate) timestamp_ms: i64,
     /// Who set it.
-    pub timestamp_type: TimestampType,
+    pub(crate) timestamp_type: TimestampType,
     /// Key, if not null.
-    pub key: Option<&'a [u8]>,
+    pub(crate) key: Option<&'a [u8]>,
     /// Value, if not null.
-    pub value: Option<&'a [u8]>,
+    pub(crate) value: Option<&'a [u8]>,
     /// Headers in order.
-    pub headers: &'a [Header],
+    pub(crate) headers: &'a [Header],
     /// Leader epoch of the batch.
-    pub leader_epoch: i32,
+    pub(crate) leader_epoch: i32,
     /// -1: none.
-    pub producer_id: i64,
+    pub(crate) producer_id: i64,
     /// Meaningful only with a producer id.
-    pub producer_epoch: i16,
+    pub(crate) producer_epoch: i16,
     /// The record's own sequence; -1: none.
-    pub sequence: i32,
+    pub(crate) sequence: i32,
 }
 
 impl Row<'_> {
     /// The timestamp in microseconds, if 64 bits can hold it.
     #[must_use]
-    pub const fn timestamp_us(&self) -> Option<i64> {
+    pub(crate) const fn timestamp_us(&self) -> Option<i64> {
         self.timestamp_ms.checked_mul(1000)
     }
 
     /// Days since 1970-01-01 (UTC, rounded down), if it is a day that can have a partition of its own.
     #[must_use]
-    pub fn day(&self) -> Option<i32> {
+    pub(crate) fn day(&self) -> Option<i32> {
         let day = self.timestamp_us()?.div_euclid(DAY_US);
-        if CALENDAR_DAYS.contains(&day) { i32::try_from(day).ok() } else { None }
+        if CALENDAR_DAYS.contains(&day) {
+            i32::try_from(day).ok()
+        } else {
+            None
+        }
     }
 
     /// Bytes of key, value, header keys and header values together.
     #[must_use]
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         let length = |bytes: Option<&[u8]>| bytes.map_or(0, <[u8]>::len);
-        let headers = self.headers.iter().map(|(key, value)| key.len() + length(value.as_deref())).sum::<usize>();
+        let headers = self
+            .headers
+            .iter()
+            .map(|(key, value)| key.len() + length(value.as_deref()))
+            .sum::<usize>();
         length(self.key) + length(self.value) + headers
     }
 }
 
 /// The builders of one file's next record batch.
-pub struct RowColumns {
+pub(crate) struct RowColumns {
     schema: SchemaRef,
     partition: Int32Builder,
     offset: Int64Builder,
@@ -109,7 +117,7 @@ impl RowColumns {
 
     /// Empty columns.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let children: Vec<Box<dyn ArrayBuilder>> = vec![
             Box::new(StringBuilder::new()),
             Box::new(BinaryBuilder::new()),
@@ -137,13 +145,13 @@ impl RowColumns {
 
     /// Number of rows waiting.
     #[must_use]
-    pub fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.offset.len()
     }
 
     /// Bytes they take, about.
     #[must_use]
-    pub const fn bytes(&self) -> usize {
+    pub(crate) const fn bytes(&self) -> usize {
         self.bytes
     }
 
@@ -151,23 +159,29 @@ impl RowColumns {
     ///
     /// # Errors
     /// When the row's size does not fit 31 bits: the limits on batches exclude it.
-    pub fn push(&mut self, row: &Row<'_>) -> Result<(), ArrowError> {
-        let size = i32::try_from(row.size())
-            .map_err(|_| ArrowError::InvalidArgumentError("a record of more than 2 GiB".to_owned()))?;
+    pub(crate) fn push(&mut self, row: &Row<'_>) -> Result<(), ArrowError> {
+        let size = i32::try_from(row.size()).map_err(|_| {
+            ArrowError::InvalidArgumentError("a record of more than 2 GiB".to_owned())
+        })?;
         self.push_headers(row.headers)?;
         self.partition.append_value(row.partition);
         self.offset.append_value(row.offset);
         let timestamp = row.timestamp_us();
         self.timestamp.append_option(timestamp);
-        self.timestamp_raw.append_option(timestamp.is_none().then_some(row.timestamp_ms));
-        self.timestamp_type.append_value(timestamp_type_name(row.timestamp_type));
+        self.timestamp_raw
+            .append_option(timestamp.is_none().then_some(row.timestamp_ms));
+        self.timestamp_type
+            .append_value(timestamp_type_name(row.timestamp_type));
         self.key.append_option(row.key);
         self.value.append_option(row.value);
         self.leader_epoch.append_value(row.leader_epoch);
         let produced = row.producer_id >= 0;
-        self.producer_id.append_option(produced.then_some(row.producer_id));
-        self.producer_epoch.append_option(produced.then_some(i32::from(row.producer_epoch)));
-        self.sequence.append_option((row.sequence >= 0).then_some(row.sequence));
+        self.producer_id
+            .append_option(produced.then_some(row.producer_id));
+        self.producer_epoch
+            .append_option(produced.then_some(i32::from(row.producer_epoch)));
+        self.sequence
+            .append_option((row.sequence >= 0).then_some(row.sequence));
         self.size.append_value(size);
         self.bytes += row.size() + Self::ROW_BYTES + row.headers.len() * Self::HEADER_BYTES;
         Ok(())
@@ -191,7 +205,7 @@ impl RowColumns {
     ///
     /// # Errors
     /// When columns and schema disagree: a fault of this file.
-    pub fn take(&mut self) -> Result<RecordBatch, ArrowError> {
+    pub(crate) fn take(&mut self) -> Result<RecordBatch, ArrowError> {
         self.bytes = 0;
         RecordBatch::try_new(
             Arc::clone(&self.schema),
@@ -229,9 +243,9 @@ fn child<T: ArrayBuilder>(list: &mut StructBuilder, index: usize) -> Result<&mut
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
+    use arrow_array::Array;
     use arrow_array::cast::AsArray;
     use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};
-    use arrow_array::Array;
 
     fn row(timestamp_ms: i64, headers: &[Header]) -> Row<'_> {
         Row {
@@ -256,9 +270,17 @@ mod tests {
         assert_eq!(row(-1, &[]).day(), Some(-1));
         assert_eq!(row(86_399_999, &[]).day(), Some(0));
         assert_eq!(row(86_400_000, &[]).day(), Some(1));
-        assert_eq!(row(253_402_300_799_999, &[]).day(), Some(2_932_896), "the last millisecond of the year 9999");
+        assert_eq!(
+            row(253_402_300_799_999, &[]).day(),
+            Some(2_932_896),
+            "the last millisecond of the year 9999"
+        );
         assert_eq!(row(253_402_300_800_000, &[]).day(), None);
-        assert_eq!(row(-62_135_596_800_000, &[]).day(), Some(-719_162), "the first millisecond of the year 1");
+        assert_eq!(
+            row(-62_135_596_800_000, &[]).day(),
+            Some(-719_162),
+            "the first millisecond of the year 1"
+        );
         assert_eq!(row(-62_135_596_800_001, &[]).day(), None);
         assert_eq!(row(i64::MAX, &[]).day(), None);
         assert_eq!(row(i64::MIN, &[]).day(), None);
@@ -297,14 +319,23 @@ mod tests {
         assert!(!list.is_null(1));
         let first = list.value(0);
         let first = first.as_struct();
-        let (keys, values, raw) =
-            (first.column(0).as_string::<i32>(), first.column(1).as_binary::<i32>(), first.column(2).as_binary::<i32>());
-        assert_eq!((keys.value(0), keys.value(1), keys.value(2)), ("a", "a", "\u{fffd}\0"));
+        let (keys, values, raw) = (
+            first.column(0).as_string::<i32>(),
+            first.column(1).as_binary::<i32>(),
+            first.column(2).as_binary::<i32>(),
+        );
+        assert_eq!(
+            (keys.value(0), keys.value(1), keys.value(2)),
+            ("a", "a", "\u{fffd}\0")
+        );
         assert_eq!(values.value(0), b"1");
         assert!(values.is_null(1));
         assert_eq!(values.value(2), b"");
         assert!(raw.is_null(0) && raw.is_null(1));
         assert_eq!(raw.value(2), b"\xff\x00");
-        assert_eq!(batch.column(11).as_primitive::<Int32Type>().value(0), 1 + 1 + 1 + 1 + 2);
+        assert_eq!(
+            batch.column(11).as_primitive::<Int32Type>().value(0),
+            1 + 1 + 1 + 1 + 2
+        );
     }
 }

@@ -4,10 +4,12 @@
 //! Not here: filling the columns (`rows.rs`), the table's life (`table.rs`, `commit.rs`).
 //! Spec: docs/formats/archive-table.md
 
-use arrow_schema::{DataType, Field, Fields, Schema as ArrowSchema, SchemaRef as ArrowSchemaRef, TimeUnit};
+use arrow_schema::{
+    DataType, Field, Fields, Schema as ArrowSchema, SchemaRef as ArrowSchemaRef, TimeUnit,
+};
 use iceberg::spec::{
-    ListType, NestedField, NestedFieldRef, NullOrder, PrimitiveType, Schema, SortDirection, SortField, SortOrder,
-    StructType, TableMetadata, Transform, Type, UnboundPartitionSpec,
+    ListType, NestedField, NestedFieldRef, NullOrder, PrimitiveType, Schema, SortDirection,
+    SortField, SortOrder, StructType, TableMetadata, Transform, Type, UnboundPartitionSpec,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -74,7 +76,12 @@ pub fn iceberg_schema() -> iceberg::Result<Schema> {
     let header = StructType::new(vec![
         primitive(true, field::HEADER_KEY, "key", PrimitiveType::String),
         primitive(false, field::HEADER_VALUE, "value", PrimitiveType::Binary),
-        primitive(false, field::HEADER_RAW_KEY, "raw_key", PrimitiveType::Binary),
+        primitive(
+            false,
+            field::HEADER_RAW_KEY,
+            "raw_key",
+            PrimitiveType::Binary,
+        ),
     ]);
     let element = NestedField::list_element(field::HEADER, Type::Struct(header), true);
     let headers = ListType::new(Arc::new(element));
@@ -82,17 +89,51 @@ pub fn iceberg_schema() -> iceberg::Result<Schema> {
         .with_fields(vec![
             primitive(true, field::PARTITION, "_partition", PrimitiveType::Int),
             primitive(true, field::OFFSET, "_offset", PrimitiveType::Long),
-            primitive(false, field::TIMESTAMP, "_timestamp", PrimitiveType::Timestamptz),
-            primitive(true, field::TIMESTAMP_TYPE, "_timestamp_type", PrimitiveType::String),
+            primitive(
+                false,
+                field::TIMESTAMP,
+                "_timestamp",
+                PrimitiveType::Timestamptz,
+            ),
+            primitive(
+                true,
+                field::TIMESTAMP_TYPE,
+                "_timestamp_type",
+                PrimitiveType::String,
+            ),
             primitive(false, field::KEY, "_key", PrimitiveType::Binary),
             primitive(false, field::VALUE, "_value", PrimitiveType::Binary),
-            Arc::new(NestedField::required(field::HEADERS, "_headers", Type::List(headers))),
-            primitive(true, field::LEADER_EPOCH, "_leader_epoch", PrimitiveType::Int),
-            primitive(false, field::PRODUCER_ID, "_producer_id", PrimitiveType::Long),
-            primitive(false, field::PRODUCER_EPOCH, "_producer_epoch", PrimitiveType::Int),
+            Arc::new(NestedField::required(
+                field::HEADERS,
+                "_headers",
+                Type::List(headers),
+            )),
+            primitive(
+                true,
+                field::LEADER_EPOCH,
+                "_leader_epoch",
+                PrimitiveType::Int,
+            ),
+            primitive(
+                false,
+                field::PRODUCER_ID,
+                "_producer_id",
+                PrimitiveType::Long,
+            ),
+            primitive(
+                false,
+                field::PRODUCER_EPOCH,
+                "_producer_epoch",
+                PrimitiveType::Int,
+            ),
             primitive(false, field::SEQUENCE, "_sequence", PrimitiveType::Int),
             primitive(true, field::SIZE, "_size", PrimitiveType::Int),
-            primitive(false, field::TIMESTAMP_RAW, "_timestamp_raw", PrimitiveType::Long),
+            primitive(
+                false,
+                field::TIMESTAMP_RAW,
+                "_timestamp_raw",
+                PrimitiveType::Long,
+            ),
         ])
         .build()
 }
@@ -111,7 +152,9 @@ pub fn day_spec() -> iceberg::Result<UnboundPartitionSpec> {
 /// Spec 1: not partitioned.
 #[must_use]
 pub fn any_spec() -> UnboundPartitionSpec {
-    UnboundPartitionSpec::builder().with_spec_id(SPEC_ANY).build()
+    UnboundPartitionSpec::builder()
+        .with_spec_id(SPEC_ANY)
+        .build()
 }
 
 /// Sort order 1: `(_partition, _offset)` ascending.
@@ -148,21 +191,36 @@ pub fn check(metadata: &TableMetadata) -> Result<(), String> {
             _ => return Err(format!("column {} is not as it was made", field.name)),
         }
     }
-    let added = current.fields().iter().filter(|field| ours.as_struct().field_by_id(field.id).is_none());
+    let added = current
+        .fields()
+        .iter()
+        .filter(|field| ours.as_struct().field_by_id(field.id).is_none());
     if let Some(field) = added.filter(|field| field.required).next() {
-        return Err(format!("column {} was added and must not be null", field.name));
+        return Err(format!(
+            "column {} was added and must not be null",
+            field.name
+        ));
     }
-    let day = metadata.partition_spec_by_id(SPEC_DAY).map(|spec| spec.fields().to_vec()).unwrap_or_default();
-    let by_day = day.iter().map(|field| (field.source_id, field.transform)).collect::<Vec<_>>();
+    let day = metadata
+        .partition_spec_by_id(SPEC_DAY)
+        .map(|spec| spec.fields().to_vec())
+        .unwrap_or_default();
+    let by_day = day
+        .iter()
+        .map(|field| (field.source_id, field.transform))
+        .collect::<Vec<_>>();
     let any = metadata.partition_spec_by_id(SPEC_ANY);
-    if by_day != [(field::TIMESTAMP, Transform::Day)] || !any.is_some_and(|spec| spec.is_unpartitioned()) {
+    if by_day != [(field::TIMESTAMP, Transform::Day)]
+        || !any.is_some_and(|spec| spec.is_unpartitioned())
+    {
         return Err("its partition specs 0 and 1 are not as they were made".to_owned());
     }
     Ok(())
 }
 
 fn arrow_field(name: &str, kind: DataType, nullable: bool, id: i32) -> Field {
-    Field::new(name, kind, nullable).with_metadata(HashMap::from([(FIELD_ID_KEY.to_owned(), id.to_string())]))
+    Field::new(name, kind, nullable)
+        .with_metadata(HashMap::from([(FIELD_ID_KEY.to_owned(), id.to_string())]))
 }
 
 /// Fields of the struct that holds one header.
@@ -178,7 +236,12 @@ pub fn header_fields() -> Fields {
 /// The element field of the header list.
 #[must_use]
 pub fn header_element() -> Field {
-    arrow_field("element", DataType::Struct(header_fields()), false, field::HEADER)
+    arrow_field(
+        "element",
+        DataType::Struct(header_fields()),
+        false,
+        field::HEADER,
+    )
 }
 
 /// The table's schema as the Parquet writer sees it: same names, ids, order and nullability as [`iceberg_schema`].
@@ -189,16 +252,36 @@ pub fn arrow_schema() -> ArrowSchemaRef {
         arrow_field("_partition", DataType::Int32, false, field::PARTITION),
         arrow_field("_offset", DataType::Int64, false, field::OFFSET),
         arrow_field("_timestamp", time, true, field::TIMESTAMP),
-        arrow_field("_timestamp_type", DataType::Utf8, false, field::TIMESTAMP_TYPE),
+        arrow_field(
+            "_timestamp_type",
+            DataType::Utf8,
+            false,
+            field::TIMESTAMP_TYPE,
+        ),
         arrow_field("_key", DataType::Binary, true, field::KEY),
         arrow_field("_value", DataType::Binary, true, field::VALUE),
-        arrow_field("_headers", DataType::List(Arc::new(header_element())), false, field::HEADERS),
+        arrow_field(
+            "_headers",
+            DataType::List(Arc::new(header_element())),
+            false,
+            field::HEADERS,
+        ),
         arrow_field("_leader_epoch", DataType::Int32, false, field::LEADER_EPOCH),
         arrow_field("_producer_id", DataType::Int64, true, field::PRODUCER_ID),
-        arrow_field("_producer_epoch", DataType::Int32, true, field::PRODUCER_EPOCH),
+        arrow_field(
+            "_producer_epoch",
+            DataType::Int32,
+            true,
+            field::PRODUCER_EPOCH,
+        ),
         arrow_field("_sequence", DataType::Int32, true, field::SEQUENCE),
         arrow_field("_size", DataType::Int32, false, field::SIZE),
-        arrow_field("_timestamp_raw", DataType::Int64, true, field::TIMESTAMP_RAW),
+        arrow_field(
+            "_timestamp_raw",
+            DataType::Int64,
+            true,
+            field::TIMESTAMP_RAW,
+        ),
     ]))
 }
 
@@ -224,7 +307,9 @@ mod tests {
             into.push((id, field.name().clone(), !field.is_nullable()));
             match field.data_type() {
                 DataType::Struct(inner) => arrow_leaves(inner, into),
-                DataType::List(element) => arrow_leaves(&Fields::from(vec![element.as_ref().clone()]), into),
+                DataType::List(element) => {
+                    arrow_leaves(&Fields::from(vec![element.as_ref().clone()]), into)
+                }
                 _ => {}
             }
         }

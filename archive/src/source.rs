@@ -15,34 +15,37 @@ use tidelog_tiering::{ObjectKey, StoreError, TierStore};
 
 /// One topic as the published manifests show it.
 #[derive(Clone, Debug)]
-pub struct PublishedTopic {
+pub(crate) struct PublishedTopic {
     /// Its id.
-    pub id: TopicId,
+    pub(crate) id: TopicId,
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// Its partitions, by number.
-    pub partitions: BTreeMap<i32, PartitionManifest>,
+    pub(crate) partitions: BTreeMap<i32, PartitionManifest>,
 }
 
 /// What the bucket says is tiered.
 #[derive(Debug, Default)]
-pub struct Published {
+pub(crate) struct Published {
     /// Topics, by id.
-    pub topics: BTreeMap<TopicId, PublishedTopic>,
+    pub(crate) topics: BTreeMap<TopicId, PublishedTopic>,
     /// Manifests that could not be read; their partitions are missing above.
-    pub errors: Vec<ArchiveError>,
+    pub(crate) errors: Vec<ArchiveError>,
 }
 
 /// Reads the newest published manifest of every placement group.
 ///
 /// # Errors
 /// When the store cannot be listed or read. A single damaged manifest is not an error of the whole.
-pub async fn read_published(store: &TierStore) -> Result<Published, ArchiveError> {
+pub(crate) async fn read_published(store: &TierStore) -> Result<Published, ArchiveError> {
     let failed = |doing: &str| {
         let doing = doing.to_owned();
         move |source| ArchiveError::Store { doing, source }
     };
-    let listed = store.list(&key::snapshots_root()).await.map_err(failed("list the published manifests"))?;
+    let listed = store
+        .list(&key::snapshots_root())
+        .await
+        .map_err(failed("list the published manifests"))?;
     let mut newest: BTreeMap<PlacementGroupId, u64> = BTreeMap::new();
     for object in listed {
         if let Some(ParsedKey::Snapshot { group, sequence }) = key::parse(&object.key) {
@@ -53,12 +56,20 @@ pub async fn read_published(store: &TierStore) -> Result<Published, ArchiveError
     let mut published = Published::default();
     for (group, sequence) in newest {
         let key = key::snapshot(group, sequence);
-        let bytes = store.get(&key).await.map_err(failed(&format!("read {key}")))?;
+        let bytes = store
+            .get(&key)
+            .await
+            .map_err(failed(&format!("read {key}")))?;
         match manifest::decode(&bytes) {
             Ok(manifest) if manifest.cluster == store.cluster() && manifest.group == group => {
-                manifest.partitions.into_iter().for_each(|partition| published.add(partition));
+                manifest
+                    .partitions
+                    .into_iter()
+                    .for_each(|partition| published.add(partition));
             }
-            Ok(_) => published.errors.push(unreadable(key, "it belongs to another cluster or group")),
+            Ok(_) => published
+                .errors
+                .push(unreadable(key, "it belongs to another cluster or group")),
             Err(error) => published.errors.push(unreadable(key, error)),
         }
     }
@@ -66,16 +77,22 @@ pub async fn read_published(store: &TierStore) -> Result<Published, ArchiveError
 }
 
 fn unreadable(key: ObjectKey, reason: impl ToString) -> ArchiveError {
-    ArchiveError::Unreadable { key, reason: reason.to_string() }
+    ArchiveError::Unreadable {
+        key,
+        reason: reason.to_string(),
+    }
 }
 
 impl Published {
     fn add(&mut self, partition: PartitionManifest) {
-        let topic = self.topics.entry(partition.id.topic).or_insert_with(|| PublishedTopic {
-            id: partition.id.topic,
-            name: partition.topic_name.clone(),
-            partitions: BTreeMap::new(),
-        });
+        let topic = self
+            .topics
+            .entry(partition.id.topic)
+            .or_insert_with(|| PublishedTopic {
+                id: partition.id.topic,
+                name: partition.topic_name.clone(),
+                partitions: BTreeMap::new(),
+            });
         let index = partition.id.index.get();
         let known = topic.partitions.get(&index).map(|known| known.tiered_until);
         if known.is_none_or(|known| known < partition.tiered_until) {
@@ -86,7 +103,7 @@ impl Published {
 
 /// Why a segment cannot be read on.
 #[derive(Debug)]
-pub enum ReadStop {
+pub(crate) enum ReadStop {
     /// It is damaged, missing or refused: this partition stands still.
     Damaged(String),
     /// The store does not answer: nothing can go on.
@@ -95,12 +112,16 @@ pub enum ReadStop {
 
 impl From<StoreError> for ReadStop {
     fn from(error: StoreError) -> Self {
-        if error.is_transient() { Self::Store(error) } else { Self::Damaged(error.to_string()) }
+        if error.is_transient() {
+            Self::Store(error)
+        } else {
+            Self::Damaged(error.to_string())
+        }
     }
 }
 
 /// Reads a segment's batches from its start, some MiB at a time.
-pub struct SegmentReader<'a> {
+pub(crate) struct SegmentReader<'a> {
     store: &'a TierStore,
     segment: &'a SegmentEntry,
     key: ObjectKey,
@@ -111,20 +132,26 @@ pub struct SegmentReader<'a> {
 impl<'a> SegmentReader<'a> {
     /// A reader at the start of `segment`.
     #[must_use]
-    pub fn new(store: &'a TierStore, segment: &'a SegmentEntry, read_bytes: u64) -> Self {
+    pub(crate) fn new(store: &'a TierStore, segment: &'a SegmentEntry, read_bytes: u64) -> Self {
         let read_bytes = read_bytes.max(HEADER_BYTES as u64);
-        Self { store, segment, key: key::data(&segment.object), position: 0, read_bytes }
+        Self {
+            store,
+            segment,
+            key: key::data(&segment.object),
+            position: 0,
+            read_bytes,
+        }
     }
 
     /// Key of the object, for messages.
     #[must_use]
-    pub const fn key(&self) -> &ObjectKey {
+    pub(crate) const fn key(&self) -> &ObjectKey {
         &self.key
     }
 
     /// Bytes of the segment that were returned so far.
     #[must_use]
-    pub const fn position(&self) -> BytePosition {
+    pub(crate) const fn position(&self) -> BytePosition {
         BytePosition::new(self.position)
     }
 
@@ -133,15 +160,22 @@ impl<'a> SegmentReader<'a> {
     ///
     /// # Errors
     /// See [`ReadStop`].
-    pub async fn next(&mut self, from: Offset) -> Result<Option<Vec<RecordBatch>>, ReadStop> {
+    pub(crate) async fn next(
+        &mut self,
+        from: Offset,
+    ) -> Result<Option<Vec<RecordBatch>>, ReadStop> {
         if self.position >= self.segment.length {
             return Ok(None);
         }
         let mut window = self.read(self.read_bytes).await?;
-        let first = BatchHeader::parse(&window).map_err(|error| ReadStop::Damaged(error.to_string()))?;
+        let first =
+            BatchHeader::parse(&window).map_err(|error| ReadStop::Damaged(error.to_string()))?;
         let needed = first.total_bytes() as u64;
         if needed > self.segment.length - self.position {
-            return Err(ReadStop::Damaged(format!("a batch reaches past the end of the segment at byte {}", self.position)));
+            return Err(ReadStop::Damaged(format!(
+                "a batch reaches past the end of the segment at byte {}",
+                self.position
+            )));
         }
         if needed > window.len() as u64 {
             window = self.read(needed).await?;
@@ -159,7 +193,10 @@ impl<'a> SegmentReader<'a> {
     async fn read(&self, bytes: u64) -> Result<Bytes, ReadStop> {
         let start = self.segment.position.get().saturating_add(self.position);
         let length = bytes.min(self.segment.length - self.position);
-        Ok(self.store.get_range(&self.key, start..start.saturating_add(length)).await?)
+        Ok(self
+            .store
+            .get_range(&self.key, start..start.saturating_add(length))
+            .await?)
     }
 }
 
@@ -168,9 +205,13 @@ fn split_first(window: &mut Bytes) -> Result<Option<RecordBatch>, String> {
     if window.len() < HEADER_BYTES {
         return Ok(None);
     }
-    let total = BatchHeader::parse(window).map_err(|error| error.to_string())?.total_bytes();
+    let total = BatchHeader::parse(window)
+        .map_err(|error| error.to_string())?
+        .total_bytes();
     if total > window.len() {
         return Ok(None);
     }
-    RecordBatch::parse(window.split_to(total)).map(Some).map_err(|error| error.to_string())
+    RecordBatch::parse(window.split_to(total))
+        .map(Some)
+        .map_err(|error| error.to_string())
 }

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 /// How a commit ended.
 #[derive(Debug)]
-pub enum CommitOutcome {
+pub(crate) enum CommitOutcome {
     /// It is the new head.
     Committed,
     /// Someone else's version is there.
@@ -27,7 +27,7 @@ pub enum CommitOutcome {
 }
 
 /// One table.
-pub struct Table {
+pub(crate) struct Table {
     store: TierStore,
     location: TableLocation,
 }
@@ -35,13 +35,13 @@ pub struct Table {
 impl Table {
     /// The table at `location`, which may not exist yet.
     #[must_use]
-    pub const fn new(store: TierStore, location: TableLocation) -> Self {
+    pub(crate) const fn new(store: TierStore, location: TableLocation) -> Self {
         Self { store, location }
     }
 
     /// Where it is.
     #[must_use]
-    pub const fn location(&self) -> &TableLocation {
+    pub(crate) const fn location(&self) -> &TableLocation {
         &self.location
     }
 
@@ -50,29 +50,50 @@ impl Table {
     /// # Errors
     /// [`ArchiveError::Store`]; [`ArchiveError::ForeignTable`] and [`ArchiveError::Unreadable`] when it is not a table
     /// that we can continue.
-    pub async fn load(&self) -> Result<Option<Head>, ArchiveError> {
-        let Some(version) = self.newest_version().await? else { return Ok(None) };
+    pub(crate) async fn load(&self) -> Result<Option<Head>, ArchiveError> {
+        let Some(version) = self.newest_version().await? else {
+            return Ok(None);
+        };
         let bytes = self.get(&metadata_name(version)).await?;
-        let metadata: TableMetadata = serde_json::from_slice(&bytes).map_err(|error| ArchiveError::Unreadable {
-            key: self.location.key_of(&metadata_name(version)),
-            reason: error.to_string(),
-        })?;
-        let mark = self.check(&metadata).map_err(|reason| self.foreign(reason))?;
-        Ok(Some(Head { version, metadata, mark }))
+        let metadata: TableMetadata =
+            serde_json::from_slice(&bytes).map_err(|error| ArchiveError::Unreadable {
+                key: self.location.key_of(&metadata_name(version)),
+                reason: error.to_string(),
+            })?;
+        let mark = self
+            .check(&metadata)
+            .map_err(|reason| self.foreign(reason))?;
+        Ok(Some(Head {
+            version,
+            metadata,
+            mark,
+        }))
     }
 
     /// The manifest list of the head's current snapshot.
     ///
     /// # Errors
     /// As [`Table::load`].
-    pub async fn manifest_list(&self, head: &Head) -> Result<Option<ManifestList>, ArchiveError> {
-        let Some(snapshot) = head.metadata.current_snapshot() else { return Ok(None) };
+    pub(crate) async fn manifest_list(
+        &self,
+        head: &Head,
+    ) -> Result<Option<ManifestList>, ArchiveError> {
+        let Some(snapshot) = head.metadata.current_snapshot() else {
+            return Ok(None);
+        };
         let uri = snapshot.manifest_list();
-        let name = self.location.name_of(uri).ok_or_else(|| self.foreign(format!("its manifest list is at {uri}")))?;
+        let name = self
+            .location
+            .name_of(uri)
+            .ok_or_else(|| self.foreign(format!("its manifest list is at {uri}")))?;
         let bytes = self.get(name).await?;
-        let list = ManifestList::parse_with_version(&bytes, FormatVersion::V2).map_err(|error| {
-            ArchiveError::Unreadable { key: self.location.key_of(name), reason: error.to_string() }
-        })?;
+        let list =
+            ManifestList::parse_with_version(&bytes, FormatVersion::V2).map_err(|error| {
+                ArchiveError::Unreadable {
+                    key: self.location.key_of(name),
+                    reason: error.to_string(),
+                }
+            })?;
         Ok(Some(list))
     }
 
@@ -80,7 +101,10 @@ impl Table {
     ///
     /// # Errors
     /// [`ArchiveError::Store`]; the file may be there, which nobody sees.
-    pub async fn store_file(&self, file: FinishedFile) -> Result<(i32, DataFile), ArchiveError> {
+    pub(crate) async fn store_file(
+        &self,
+        file: FinishedFile,
+    ) -> Result<(i32, DataFile), ArchiveError> {
         let entry = file.describe(self.location.uri_of(&file.name))?;
         let spec = file.spec_id();
         self.put(&file.name, file.bytes).await?;
@@ -91,12 +115,20 @@ impl Table {
     ///
     /// # Errors
     /// [`ArchiveError::Store`]: the commit did not happen.
-    pub async fn commit(&self, next: NewVersion, commit: Uuid) -> Result<CommitOutcome, ArchiveError> {
+    pub(crate) async fn commit(
+        &self,
+        next: NewVersion,
+        commit: Uuid,
+    ) -> Result<CommitOutcome, ArchiveError> {
         for (name, bytes) in next.objects {
             self.put(&name, bytes).await?;
         }
         let name = metadata_name(next.version);
-        match self.store.put_if_absent(&self.location.key_of(&name), next.metadata).await {
+        match self
+            .store
+            .put_if_absent(&self.location.key_of(&name), next.metadata)
+            .await
+        {
             Ok(PutOutcome::Created) => {}
             Ok(PutOutcome::Exists) => {
                 if !self.is_ours(&name, commit).await? {
@@ -104,7 +136,10 @@ impl Table {
                 }
             }
             Err(error) if error.did_not_happen() => {
-                return Err(ArchiveError::Store { doing: format!("commit {}", self.location.uri_of(&name)), source: error });
+                return Err(ArchiveError::Store {
+                    doing: format!("commit {}", self.location.uri_of(&name)),
+                    source: error,
+                });
             }
             Err(error) => return Ok(CommitOutcome::Unknown(error)),
         }
@@ -117,13 +152,23 @@ impl Table {
     async fn is_ours(&self, name: &str, commit: Uuid) -> Result<bool, ArchiveError> {
         let bytes = self.get(name).await?;
         let metadata: Option<TableMetadata> = serde_json::from_slice(&bytes).ok();
-        Ok(metadata.and_then(|metadata| Mark::read(&metadata).ok()).is_some_and(|mark| mark.commit == commit))
+        Ok(metadata
+            .and_then(|metadata| Mark::read(&metadata).ok())
+            .is_some_and(|mark| mark.commit == commit))
     }
 
     async fn hint(&self, version: u64) {
         let bytes = Bytes::from(version.to_string());
-        if let Err(error) = self.store.put_object(&self.location.key_of(HINT_NAME), vec![bytes]).await {
-            tracing::warn!(table = self.location.uri(), version, "version hint not written, the next commit does it: {error}");
+        if let Err(error) = self
+            .store
+            .put_object(&self.location.key_of(HINT_NAME), vec![bytes])
+            .await
+        {
+            tracing::warn!(
+                table = self.location.uri(),
+                version,
+                "version hint not written, the next commit does it: {error}"
+            );
         }
     }
 
@@ -145,19 +190,30 @@ impl Table {
 
     async fn read_hint(&self) -> Result<Option<u64>, ArchiveError> {
         match self.store.get(&self.location.key_of(HINT_NAME)).await {
-            Ok(bytes) => Ok(std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok())),
+            Ok(bytes) => Ok(std::str::from_utf8(&bytes)
+                .ok()
+                .and_then(|text| text.trim().parse().ok())),
             Err(StoreError::NotFound { .. } | StoreError::Corrupt { .. }) => Ok(None),
-            Err(source) => Err(ArchiveError::Store { doing: format!("read {}", self.location.uri_of(HINT_NAME)), source }),
+            Err(source) => Err(ArchiveError::Store {
+                doing: format!("read {}", self.location.uri_of(HINT_NAME)),
+                source,
+            }),
         }
     }
 
     async fn largest_listed(&self) -> Result<u64, ArchiveError> {
         let folder = self.location.key_of(METADATA_FOLDER);
-        let listed = self.store.list(&folder).await.map_err(|source| ArchiveError::Store {
-            doing: format!("list {}", self.location.uri_of(METADATA_FOLDER)),
-            source,
-        })?;
-        let versions = listed.iter().filter_map(|object| metadata_version(object.key.as_str().rsplit('/').next()?));
+        let listed = self
+            .store
+            .list(&folder)
+            .await
+            .map_err(|source| ArchiveError::Store {
+                doing: format!("list {}", self.location.uri_of(METADATA_FOLDER)),
+                source,
+            })?;
+        let versions = listed
+            .iter()
+            .filter_map(|object| metadata_version(object.key.as_str().rsplit('/').next()?));
         Ok(versions.max().unwrap_or(0))
     }
 
@@ -166,22 +222,31 @@ impl Table {
         match self.store.head(&self.location.key_of(&name)).await {
             Ok(_) => Ok(true),
             Err(StoreError::NotFound { .. }) => Ok(false),
-            Err(source) => Err(ArchiveError::Store { doing: format!("look for {}", self.location.uri_of(&name)), source }),
+            Err(source) => Err(ArchiveError::Store {
+                doing: format!("look for {}", self.location.uri_of(&name)),
+                source,
+            }),
         }
     }
 
     async fn get(&self, name: &str) -> Result<Bytes, ArchiveError> {
-        self.store.get(&self.location.key_of(name)).await.map_err(|source| ArchiveError::Store {
-            doing: format!("read {}", self.location.uri_of(name)),
-            source,
-        })
+        self.store
+            .get(&self.location.key_of(name))
+            .await
+            .map_err(|source| ArchiveError::Store {
+                doing: format!("read {}", self.location.uri_of(name)),
+                source,
+            })
     }
 
     async fn put(&self, name: &str, bytes: Bytes) -> Result<(), ArchiveError> {
-        self.store.put_object(&self.location.key_of(name), vec![bytes]).await.map_err(|source| ArchiveError::Store {
-            doing: format!("write {}", self.location.uri_of(name)),
-            source,
-        })
+        self.store
+            .put_object(&self.location.key_of(name), vec![bytes])
+            .await
+            .map_err(|source| ArchiveError::Store {
+                doing: format!("write {}", self.location.uri_of(name)),
+                source,
+            })
     }
 
     /// Step 3.
@@ -192,12 +257,18 @@ impl Table {
         schema::check(metadata)?;
         let mark = Mark::read(metadata)?;
         if mark.cluster != self.location.cluster() || mark.topic != self.location.topic() {
-            return Err(format!("it belongs to topic {} of cluster {}", mark.topic, mark.cluster));
+            return Err(format!(
+                "it belongs to topic {} of cluster {}",
+                mark.topic, mark.cluster
+            ));
         }
         Ok(mark)
     }
 
     fn foreign(&self, reason: String) -> ArchiveError {
-        ArchiveError::ForeignTable { location: self.location.uri().to_owned(), reason }
+        ArchiveError::ForeignTable {
+            location: self.location.uri().to_owned(),
+            reason,
+        }
     }
 }
