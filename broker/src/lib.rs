@@ -2,5 +2,6 @@
 
 pub mod error;
 pub mod log;
+pub mod net;
 pub mod placement;
 pub mod wire;

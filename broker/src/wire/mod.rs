@@ -14,6 +14,7 @@ pub mod messages;
 mod produce;
 mod request;
 mod response;
+mod service;
 mod table;
 
 pub use api_versions::{api_versions_answer, is_software_name, unsupported_api_versions_frame};
@@ -21,6 +22,7 @@ pub use fetch::{FetchAnswer, FetchedPartition, FetchedTopic};
 pub use frame::{FRAME_HEAD_BYTES, Frame, FrameHead, FrameLimits};
 pub use request::{Incoming, Request, decode};
 pub use response::{Response, encode};
+pub use service::{Answer, ClientSoftware, Connection, Service};
 pub use table::{Api, ApiRange, RequestBody, ResponseBody};
 
 /// Why bytes are not a request that can be answered. The connection is closed after any of these.
