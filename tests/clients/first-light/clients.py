@@ -1,0 +1,255 @@
+"""The stock clients, each behind the same few verbs.
+
+Owns: how kcat, confluent-kafka and kafka-python create, produce and read.
+Not here: what is expected.
+
+Readers return partition -> list of (offset, Record), in the order read.
+"""
+
+import time
+
+import confluent_kafka
+import confluent_kafka.admin
+import kafka
+import kafka.admin
+
+from ledger import Record
+from report import Difference, need
+from rig import run
+
+READ_TIMEOUT = 60
+KINDS = ("confluent", "kafka-python", "kcat")
+
+
+def confluent_settings(broker, **more):
+    return {"bootstrap.servers": broker.kafka, "log_level": 3, **{k.replace("_", "."): v for k, v in more.items()}}
+
+
+# ---- topics
+
+
+def create_confluent(broker, topic, partitions):
+    admin = confluent_kafka.admin.AdminClient(confluent_settings(broker))
+    new = confluent_kafka.admin.NewTopic(topic, num_partitions=partitions, replication_factor=1)
+    admin.create_topics([new], request_timeout=30)[topic].result(30)
+
+
+def create_kafka_python(broker, topic, partitions):
+    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=broker.kafka)
+    try:
+        admin.create_topics([kafka.admin.NewTopic(topic, partitions, 1)])
+    finally:
+        admin.close()
+
+
+def create_kcat(broker, topic, partitions):
+    """kcat has no admin verbs: the topic comes into being by asking for it, with the default partitions."""
+    del partitions
+    run(["kcat", "-b", broker.kafka, "-L", "-t", topic, "-X", "allow.auto.create.topics=true"])
+
+
+CREATE = {"confluent": create_confluent, "kafka-python": create_kafka_python, "kcat": create_kcat}
+
+
+def partitions_of(broker, topic):
+    """As every client sees them."""
+    admin = confluent_kafka.admin.AdminClient(confluent_settings(broker))
+    seen = admin.list_topics(topic, timeout=30).topics[topic]
+    need(seen.error is None, f"{topic}: {seen.error}")
+    for partition in seen.partitions.values():
+        need(partition.leader >= 0, f"{topic}/{partition.id} has no leader")
+    return len(seen.partitions)
+
+
+# ---- producing
+
+
+def produce_confluent(broker, topic, records, codec, idempotent, put):
+    """`records`: list of (partition, Record). `put(partition, offset, record)` for each acknowledgement."""
+    producer = confluent_kafka.Producer(
+        confluent_settings(broker, compression_type=codec, enable_idempotence=idempotent, acks="all", linger_ms=5)
+    )
+    failures = []
+
+    def delivered(record):
+        def callback(error, message):
+            if error is not None:
+                failures.append(error)
+            else:
+                put(message.partition(), message.offset(), record)
+
+        return callback
+
+    for partition, record in records:
+        while True:
+            try:
+                producer.produce(
+                    topic,
+                    value=record.value,
+                    key=record.key,
+                    headers=list(record.headers),
+                    partition=partition,
+                    timestamp=record.timestamp,
+                    on_delivery=delivered(record),
+                )
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    left = producer.flush(READ_TIMEOUT)
+    need(not failures, f"{len(failures)} records were refused: {failures[:1]}")
+    need(left == 0, f"{left} records were not acknowledged within {READ_TIMEOUT} s")
+
+
+def produce_kafka_python(broker, topic, records, codec, idempotent, put):
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=broker.kafka,
+        compression_type=None if codec == "none" else codec,
+        enable_idempotence=idempotent,
+        acks="all",
+        linger_ms=5,
+    )
+    try:
+        sent = [
+            (
+                record,
+                producer.send(
+                    topic,
+                    value=record.value,
+                    key=record.key,
+                    headers=list(record.headers),
+                    partition=partition,
+                    timestamp_ms=record.timestamp,
+                ),
+            )
+            for partition, record in records
+        ]
+        producer.flush(READ_TIMEOUT)
+        for record, future in sent:
+            answer = future.get(READ_TIMEOUT)
+            put(answer.partition, answer.offset, record)
+    finally:
+        producer.close(10)
+
+
+def produce_kcat(broker, topic, data, *, delimiter=None, codec="none", idempotent=False, headers=(), partition=None):
+    """Lines from standard input; kcat tells no offsets."""
+    command = ["kcat", "-b", broker.kafka, "-P", "-t", topic, "-z", codec]
+    command += ["-X", f"enable.idempotence={str(idempotent).lower()}", "-X", "acks=all"]
+    command += ["-K", delimiter] if delimiter else []
+    command += ["-p", str(partition)] if partition is not None else []
+    for name, value in headers:
+        command += ["-H", f"{name}={value}"]
+    run(command, stdin=data)
+
+
+# ---- reading
+
+
+def read_confluent(broker, topic, partitions, first=None):
+    """From `first[partition]`, or the beginning, to the end of each."""
+    consumer = confluent_kafka.Consumer(
+        confluent_settings(
+            broker, group_id="unused", enable_auto_commit=False, enable_partition_eof=True, auto_offset_reset="error"
+        )
+    )
+    try:
+        start = {p: (first or {}).get(p, confluent_kafka.OFFSET_BEGINNING) for p in range(partitions)}
+        consumer.assign([confluent_kafka.TopicPartition(topic, p, offset) for p, offset in start.items()])
+        found = {p: [] for p in start}
+        open_ = set(start)
+        end = time.monotonic() + READ_TIMEOUT
+        while open_:
+            need(time.monotonic() < end, f"{topic}: no end of {open_} after {READ_TIMEOUT} s; have {lengths(found)}")
+            for message in consumer.consume(10_000, 0.2):
+                if message.error() is None:
+                    found[message.partition()].append((message.offset(), from_confluent(message)))
+                elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    open_.discard(message.partition())
+                else:
+                    raise Difference(f"{topic}: {message.error()}")
+        return found
+    finally:
+        consumer.close()
+
+
+def from_confluent(message):
+    return Record(message.timestamp()[1], message.key(), message.value(), tuple(message.headers() or ()))
+
+
+def read_kafka_python(broker, topic, partitions, first=None):
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=broker.kafka, enable_auto_commit=False, auto_offset_reset="none", group_id=None
+    )
+    try:
+        all_ = [kafka.TopicPartition(topic, p) for p in range(partitions)]
+        consumer.assign(all_)
+        ends = consumer.end_offsets(all_)
+        for tp in all_:
+            if first and tp.partition in first:
+                consumer.seek(tp, first[tp.partition])
+            else:
+                consumer.seek_to_beginning(tp)
+        found = {tp.partition: [] for tp in all_}
+        end = time.monotonic() + READ_TIMEOUT
+        while any(consumer.position(tp) < ends[tp] for tp in all_):
+            need(time.monotonic() < end, f"{topic}: no end after {READ_TIMEOUT} s; have {lengths(found)}")
+            for tp, messages in consumer.poll(timeout_ms=200).items():
+                found[tp.partition].extend((m.offset, from_kafka_python(m)) for m in messages)
+        return found
+    finally:
+        consumer.close()
+
+
+def from_kafka_python(message):
+    return Record(message.timestamp, message.key, message.value, tuple(message.headers))
+
+
+def lengths(found):
+    return {partition: len(records) for partition, records in found.items()}
+
+
+# Lengths first, then the bytes: nothing in a key or value can be mistaken for a separator. Headers have
+# no length: what ends them is not valid UTF-8 and in no header of ours.
+KCAT_FORMAT = "%p %o %T %K %S\\n%k%s\\n%h\\xff\\xfe\\xfd\\n"
+KCAT_END = b"\xff\xfe\xfd\n"
+
+
+def read_kcat(broker, topic, offset="beginning", partition=None, group=None, count=None):
+    """From `offset` (as kcat spells it) to the end. Headers come back as kcat's text."""
+    command = ["kcat", "-b", broker.kafka, "-q", "-f", KCAT_FORMAT, "-X", "check.crcs=true"]
+    if group:
+        command += ["-X", "auto.offset.reset=earliest", "-G", group]
+    else:
+        command += ["-C", "-t", topic, "-o", str(offset)]
+    command += ["-p", str(partition)] if partition is not None else []
+    command += ["-c", str(count)] if count is not None else []
+    command += ["-e"] if count is None else []
+    # kcat takes a group's topics last.
+    command += [topic] if group else []
+    return parse_kcat(run(command, timeout=READ_TIMEOUT))
+
+
+def parse_kcat(out):
+    found = {}
+    position = 0
+    while position < len(out):
+        line_end = out.index(b"\n", position)
+        partition, offset, timestamp, key_length, length = map(int, out[position:line_end].split())
+        at = line_end + 1
+        key = None if key_length < 0 else out[at : at + key_length]
+        at += max(key_length, 0)
+        value = None if length < 0 else out[at : at + length]
+        at += max(length, 0)
+        need(out[at : at + 1] == b"\n", f"kcat's output is not as asked for at byte {at}")
+        header_end = out.index(KCAT_END, at + 1)
+        headers = out[at + 1 : header_end]
+        found.setdefault(partition, []).append((offset, Record(timestamp, key, value, (("text", headers),))))
+        position = header_end + len(KCAT_END)
+    return found
+
+
+def as_kcat_shows(record):
+    """What `read_kcat` returns for this record: headers as `name=value,…`, null as NULL."""
+    text = b",".join(name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in record.headers)
+    return Record(record.timestamp, record.key, record.value, (("text", text),))
