@@ -42,7 +42,12 @@ impl fmt::Debug for Command {
 impl fmt::Display for Command {
     /// Sizes only: contents of records never reach a log line (invariant I16).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "command({} B dir, {} B body)", self.dir.len(), self.body.len())
+        write!(
+            f,
+            "command({} B dir, {} B body)",
+            self.dir.len(),
+            self.body.len()
+        )
     }
 }
 
@@ -164,7 +169,13 @@ mod tests {
     #[test]
     fn errors_say_whether_the_command_may_have_happened() {
         assert!(!ProposeError::NotLeader { leader: None }.may_have_happened());
-        assert!(!ProposeError::TooLarge { bytes: 2, bytes_max: 1 }.may_have_happened());
+        assert!(
+            !ProposeError::TooLarge {
+                bytes: 2,
+                bytes_max: 1
+            }
+            .may_have_happened()
+        );
         assert!(!ProposeError::Overloaded.may_have_happened());
         assert!(ProposeError::Timeout.may_have_happened());
         assert!(ProposeError::Unknown.may_have_happened());
@@ -175,7 +186,10 @@ mod tests {
     #[test]
     fn command_prints_sizes_only() {
         let command = Command::new(Bytes::from_static(b"secret"), Bytes::from_static(b"record"));
-        assert_eq!(format!("{command:?} {command}"), "command(6 B dir, 6 B body) command(6 B dir, 6 B body)");
+        assert_eq!(
+            format!("{command:?} {command}"),
+            "command(6 B dir, 6 B body) command(6 B dir, 6 B body)"
+        );
         assert_eq!(command.bytes(), 12);
     }
 }

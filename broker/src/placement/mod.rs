@@ -4,6 +4,30 @@
 //! Not here: files of a group (`log`), what commands mean (`partition`, `metadata`, `coordinator`).
 //! Spec: docs/protocols/placement.md, docs/formats/group-entries.md
 
+mod config;
 mod contract;
+mod format;
+mod group;
+mod in_flight;
+mod leadership;
+mod log_store;
+mod machine;
+mod machine_store;
+mod peer_client;
+mod peer_inbox;
+mod peers;
+mod propose;
+mod raft_types;
 
+pub use config::{GroupConfig, PlacementError};
 pub use contract::{Command, Leadership, ProposeError, SnapshotError, StateMachine};
+pub use group::Group;
+pub use peer_inbox::PeerInbox;
+pub use peers::{
+    AppendReply, AppendRequest, Lane, NoPeers, PeerError, PeerLink, PeerNetwork, PeerReply,
+    SnapshotRequest, TransferReply, TransferRequest, VoteReply, VoteRequest,
+};
+pub use raft_types::Member;
+
+#[cfg(test)]
+mod tests;

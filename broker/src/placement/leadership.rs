@@ -1,0 +1,178 @@
+//! Who leads, whether reads may be served, and whether the group still runs.
+//!
+//! Owns: [`Observer`], a task that turns the core's metrics into [`Leadership`] and the fatal line.
+//! Invariant: `is_leader` only after an entry of the leader's own term is applied (the barrier rule).
+//! Not here: elections (openraft).
+//! Spec: docs/protocols/placement.md (the barrier rule)
+
+use super::contract::Leadership;
+use super::machine_store::MachineStore;
+use super::raft_types::Types;
+use openraft::Instant as _;
+use openraft::async_runtime::watch::WatchReceiver as _;
+use openraft::metrics::{RaftDataMetrics, RaftServerMetrics};
+use openraft::type_config::alias::WatchReceiverOf;
+use openraft::{Raft, RaftMetrics, ServerState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tidelog_env::Tasks;
+use tidelog_model::{LogId, Term};
+use tokio::sync::watch;
+
+/// What the rest of the group sees.
+#[derive(Clone)]
+pub(super) struct Observer {
+    leadership: watch::Receiver<Leadership>,
+    fatal: watch::Receiver<Option<String>>,
+    shared: Arc<Shared>,
+    data: WatchReceiverOf<Types, RaftDataMetrics<Types>>,
+    lease: Duration,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// This replica is the only voter: it is its own quorum.
+    only_voter: AtomicBool,
+    /// The owner asked the group to stop: its end is no failure.
+    stopping: AtomicBool,
+}
+
+impl Observer {
+    /// Starts observing. `lease` is the shortest time within which another leader could be elected.
+    pub(super) fn start(
+        raft: &Raft<Types, MachineStore>,
+        applied: watch::Receiver<Option<LogId>>,
+        lease: Duration,
+        tasks: &Tasks,
+    ) -> Self {
+        let (leadership_to, leadership) = watch::channel(Leadership::default());
+        let (fatal_to, fatal) = watch::channel(None);
+        let shared = Arc::new(Shared::default());
+        let watcher = Watcher {
+            server: raft.server_metrics(),
+            all: raft.metrics(),
+            applied,
+            leadership: leadership_to,
+            fatal: fatal_to,
+            shared: Arc::clone(&shared),
+        };
+        tasks.spawn("placement-observer", watcher.run());
+        Self {
+            leadership,
+            fatal,
+            shared,
+            data: raft.data_metrics(),
+            lease,
+        }
+    }
+
+    pub(super) fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.clone()
+    }
+
+    pub(super) fn now(&self) -> Leadership {
+        *self.leadership.borrow()
+    }
+
+    pub(super) fn fatal(&self) -> watch::Receiver<Option<String>> {
+        self.fatal.clone()
+    }
+
+    /// Why the group stopped.
+    pub(super) fn stop_reason(&self) -> String {
+        self.fatal
+            .borrow()
+            .clone()
+            .unwrap_or_else(|| "it was asked to".to_owned())
+    }
+
+    pub(super) fn expect_stop(&self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn can_serve_reads(&self) -> bool {
+        if !self.leadership.borrow().is_leader {
+            return false;
+        }
+        if self.shared.only_voter.load(Ordering::Relaxed) {
+            return true;
+        }
+        let acked = self.data.borrow_watched().last_quorum_acked;
+        acked.is_some_and(|at| at.into_inner().elapsed() < self.lease)
+    }
+}
+
+struct Watcher {
+    server: WatchReceiverOf<Types, RaftServerMetrics<Types>>,
+    all: WatchReceiverOf<Types, RaftMetrics<Types>>,
+    applied: watch::Receiver<Option<LogId>>,
+    leadership: watch::Sender<Leadership>,
+    fatal: watch::Sender<Option<String>>,
+    shared: Arc<Shared>,
+}
+
+impl Watcher {
+    async fn run(mut self) {
+        loop {
+            let (now, leads) = self.evaluate();
+            self.leadership
+                .send_if_modified(|known| std::mem::replace(known, now) != now);
+            let waits_for_barrier = leads && !now.is_leader;
+            let ended = tokio::select! {
+                changed = self.server.changed() => changed.is_err(),
+                // Only while it matters: it changes with every entry.
+                _ = self.applied.changed(), if waits_for_barrier => false,
+            };
+            if ended {
+                return self.end();
+            }
+        }
+    }
+
+    /// Leadership now, and whether the core says that this replica leads, ready or not.
+    fn evaluate(&mut self) -> (Leadership, bool) {
+        let server = self.server.borrow_watched().clone();
+        let membership = server.membership_config.membership();
+        let only_voter = membership.voter_ids().eq([server.id]);
+        self.shared.only_voter.store(only_voter, Ordering::Relaxed);
+        let term = server.vote.leader_id.term;
+        // The vote is the one on disk: when the core already leads in a newer term, this one is not granted yet.
+        let granted = server.vote.committed && server.vote.leader_id.voted_for == server.id;
+        let leads = server.state == ServerState::Leader;
+        let passed_barrier = self
+            .applied
+            .borrow_and_update()
+            .is_some_and(|id| id.term.get() == term);
+        let leader = server
+            .current_leader
+            .and_then(|id| membership.get_node(&id))
+            .map(|member| member.broker);
+        let is_leader = leads && granted && passed_barrier;
+        (
+            Leadership {
+                leader,
+                term: Term::new(term),
+                is_leader,
+            },
+            leads,
+        )
+    }
+
+    /// The core is gone.
+    fn end(&self) {
+        self.leadership.send_modify(|known| {
+            known.is_leader = false;
+            known.leader = None;
+        });
+        if self.shared.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        let why = match &self.all.borrow_watched().running_state {
+            Ok(()) => "the Raft core ended without a reason".to_owned(),
+            Err(fatal) => fatal.to_string(),
+        };
+        tracing::error!("placement group stopped: {why}");
+        self.fatal.send_replace(Some(why));
+    }
+}

@@ -1,0 +1,155 @@
+//! The receiving side of a group's peers: what a transport hands in.
+//!
+//! Owns: [`PeerInbox`].
+//! Not here: who may connect and with what bytes (the transport).
+//! Spec: docs/protocols/placement.md (peers)
+
+use super::format::decode_image;
+use super::machine_store::MachineStore;
+use super::peers::{
+    AppendReply, AppendRequest, PeerError, SnapshotRequest, TransferReply, TransferRequest,
+    VoteReply, VoteRequest,
+};
+use super::raft_types::{
+    Snapshot, SnapshotMeta, Types, entry_to_raft, from_raft, to_raft, vote_from_raft, vote_to_raft,
+};
+use crate::log::Vote;
+use openraft::Raft;
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, TransferLeaderRequest,
+    VoteRequest as RaftVoteRequest, VoteResponse,
+};
+
+/// Hands messages of peers to one group. Clones share the group.
+///
+/// Appends of one leader are handed in one after the other, in the order they arrived.
+#[derive(Clone)]
+pub struct PeerInbox {
+    raft: Raft<Types, MachineStore>,
+}
+
+fn stopped(error: impl std::fmt::Display) -> PeerError {
+    PeerError::Failed(error.to_string())
+}
+
+fn vote_request(request: VoteRequest) -> RaftVoteRequest<Types> {
+    let mut raft = RaftVoteRequest::new(vote_to_raft(request.vote), request.last.map(to_raft));
+    raft.leadership_transfer = request.transfer;
+    raft
+}
+
+fn vote_reply(response: &VoteResponse<Types>) -> VoteReply {
+    VoteReply {
+        vote: vote_from_raft(&response.vote),
+        granted: response.vote_granted,
+        last: response.last_log_id.map(from_raft),
+    }
+}
+
+impl PeerInbox {
+    pub(super) fn new(raft: Raft<Types, MachineStore>) -> Self {
+        Self { raft }
+    }
+
+    /// Appends; returns when the entries are on this replica's disk or refused.
+    ///
+    /// # Errors
+    /// The group stopped, or an entry is not well formed.
+    pub async fn append(&self, request: AppendRequest) -> Result<AppendReply, PeerError> {
+        let entries: Result<Vec<_>, _> = request.entries.into_iter().map(entry_to_raft).collect();
+        let raft = AppendEntriesRequest {
+            vote: vote_to_raft(request.vote),
+            prev_log_id: request.previous.map(to_raft),
+            entries: entries.map_err(stopped)?,
+            leader_commit: request.committed.map(to_raft),
+        };
+        Ok(
+            match self.raft.append_entries(raft).await.map_err(stopped)? {
+                AppendEntriesResponse::Success => AppendReply::Matched,
+                AppendEntriesResponse::PartialSuccess(last) => {
+                    AppendReply::MatchedUpTo(last.map(from_raft))
+                }
+                AppendEntriesResponse::Conflict => AppendReply::Conflict,
+                AppendEntriesResponse::HigherVote(vote) => {
+                    AppendReply::Newer(vote_from_raft(&vote))
+                }
+            },
+        )
+    }
+
+    /// Votes; a granted vote is on disk when it returns.
+    ///
+    /// # Errors
+    /// The group stopped.
+    pub async fn vote(&self, request: VoteRequest) -> Result<VoteReply, PeerError> {
+        let response = self
+            .raft
+            .vote(vote_request(request))
+            .await
+            .map_err(stopped)?;
+        Ok(vote_reply(&response))
+    }
+
+    /// Says whether a vote would be granted.
+    ///
+    /// # Errors
+    /// The group stopped.
+    pub async fn pre_vote(&self, request: VoteRequest) -> Result<VoteReply, PeerError> {
+        let response = self
+            .raft
+            .pre_vote(vote_request(request))
+            .await
+            .map_err(stopped)?;
+        Ok(vote_reply(&response))
+    }
+
+    /// Installs a snapshot; it is on disk when this returns.
+    ///
+    /// # Errors
+    /// The image is not well formed, or the group stopped.
+    pub async fn snapshot(&self, request: SnapshotRequest) -> Result<Vote, PeerError> {
+        let image = decode_image(&request.image).map_err(stopped)?;
+        let meta = SnapshotMeta {
+            last_log_id: Some(to_raft(image.last)),
+            last_membership: image.membership,
+        };
+        let snapshot = Snapshot {
+            meta,
+            snapshot: image.state,
+        };
+        let response = self
+            .raft
+            .install_full_snapshot(vote_to_raft(request.vote), snapshot)
+            .await
+            .map_err(stopped)?;
+        Ok(vote_from_raft(&response.vote))
+    }
+
+    /// Takes note of who shall lead next; if it is this replica, it campaigns.
+    ///
+    /// # Errors
+    /// The group stopped.
+    pub async fn transfer(&self, request: TransferRequest) -> Result<TransferReply, PeerError> {
+        let raft = TransferLeaderRequest::new(
+            vote_to_raft(request.from),
+            request.to.get(),
+            request.last.map(to_raft),
+        );
+        Ok(
+            match self
+                .raft
+                .handle_transfer_leader(raft)
+                .await
+                .map_err(stopped)?
+            {
+                Ok(()) => TransferReply::Accepted,
+                Err(TransferLeaderError::VoteChanged { actual, .. }) => {
+                    TransferReply::VoteChanged(vote_from_raft(&actual))
+                }
+                Err(TransferLeaderError::LogNotFlushed { actual, .. }) => {
+                    TransferReply::Behind(actual.map(from_raft))
+                }
+            },
+        )
+    }
+}
