@@ -1,0 +1,284 @@
+//! What each metadata command does: checked and applied in one step, never failing on data (D8).
+//!
+//! Owns: the transitions of the image and their outcomes. A refused command changes nothing but the stamp.
+//! Not here: bytes (`format_command.rs`), the Raft glue (`machine.rs`).
+
+use super::command::{ConfigChange, ConfigSetMode, MetadataCommand, ProducerIdBlock};
+use super::config_rules::{ConfigError, changed, check_configs};
+use super::image::{Address, Broker, MetadataImage, SLOTS, Topic};
+use super::names::{NameError, check_topic_name, collision_key};
+use super::{
+    BROKERS_MAX, GROUPS_MAX, PARTITIONS_MAX, PRODUCER_ID_BLOCK, TEXT_BYTES_MAX, TOPIC_PARTITIONS_MAX, TOPICS_MAX,
+};
+use crate::error::ErrorCode;
+use crate::format::FormatError;
+use std::collections::BTreeMap;
+use tidelog_model::{ClusterId, NodeId, PlacementGroupId, ProducerId, TimestampMs, TopicId};
+
+/// What a proposer of a metadata command learns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetadataOutcome {
+    /// The cluster has this identity: from this command, or from an earlier one (then with the earlier identity).
+    Bootstrapped(ClusterId),
+    /// The broker is registered.
+    BrokerRegistered,
+    /// The topic exists from now on.
+    TopicCreated(TopicId),
+    /// The topic is gone; this is what it was.
+    TopicDeleted(Topic),
+    /// The topic has these configs from now on.
+    ConfigsSet(BTreeMap<String, String>),
+    /// These producer ids belong to the proposer.
+    ProducerIds(ProducerIdBlock),
+    /// Nothing changed.
+    Refused(Refusal),
+}
+
+/// Why a metadata command changed nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The first command of a cluster must be its bootstrap.
+    #[error("the cluster is not bootstrapped yet")]
+    NotBootstrapped,
+    /// A topic of this name, or with this id, exists.
+    #[error("topic {0:?} already exists")]
+    TopicExists(String),
+    /// A topic exists whose name differs only in `.` and `_`.
+    #[error("topic {name:?} collides with {existing:?}: names that differ only in '.' and '_' may not exist together")]
+    NameCollision {
+        /// What was asked for.
+        name: String,
+        /// What exists.
+        existing: String,
+    },
+    /// No such topic.
+    #[error("no such topic")]
+    UnknownTopic,
+    /// Not a topic name.
+    #[error(transparent)]
+    InvalidName(#[from] NameError),
+    /// No partitions, or too many.
+    #[error("a topic has 1 to {TOPIC_PARTITIONS_MAX} partitions, not {0}")]
+    InvalidPartitions(usize),
+    /// A config is not legal.
+    #[error(transparent)]
+    InvalidConfig(#[from] ConfigError),
+    /// A partition was placed in a placement group that does not exist: the proposer's image was old. Try again.
+    #[error("placement group {0} does not exist")]
+    UnknownGroup(PlacementGroupId),
+    /// A limit of the cluster is reached.
+    #[error("the cluster may have at most {max} {what}")]
+    Limit {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        max: usize,
+    },
+    /// A text, or the list of groups, is not usable.
+    #[error("{0} is empty, too long, or not allowed")]
+    InvalidField(&'static str),
+    /// All producer ids are used up.
+    #[error("no producer ids are left")]
+    NoProducerIds,
+    /// The command could not be read: damaged, or of a newer version.
+    #[error("the command cannot be read: {0}")]
+    Unreadable(FormatError),
+}
+
+impl Refusal {
+    /// Kafka's code for it.
+    #[must_use]
+    pub const fn code(&self) -> ErrorCode {
+        match self {
+            Self::NotBootstrapped => ErrorCode::NotController,
+            Self::TopicExists(_) => ErrorCode::TopicAlreadyExists,
+            Self::NameCollision { .. } | Self::InvalidName(_) => ErrorCode::InvalidTopic,
+            Self::UnknownTopic => ErrorCode::UnknownTopicOrPartition,
+            Self::InvalidPartitions(_) => ErrorCode::InvalidPartitions,
+            Self::InvalidConfig(_) => ErrorCode::InvalidConfig,
+            Self::UnknownGroup(_) => ErrorCode::InvalidReplicaAssignment,
+            Self::Limit { .. } => ErrorCode::PolicyViolation,
+            Self::InvalidField(_) => ErrorCode::InvalidRequest,
+            Self::NoProducerIds | Self::Unreadable(_) => ErrorCode::UnknownServerError,
+        }
+    }
+}
+
+impl MetadataImage {
+    /// Applies a command that was stamped by the leader with `stamp`.
+    pub fn apply(&mut self, command: MetadataCommand, stamp: TimestampMs) -> MetadataOutcome {
+        self.stamp = self.stamp.max(stamp);
+        let bootstrap = matches!(command, MetadataCommand::BootstrapCluster { .. });
+        if self.cluster.is_none() && !bootstrap {
+            return MetadataOutcome::Refused(Refusal::NotBootstrapped);
+        }
+        let outcome = match command {
+            MetadataCommand::BootstrapCluster { cluster, name, groups } => self.bootstrap(cluster, name, groups),
+            MetadataCommand::RegisterBroker { node, zone, kafka, peer, admin } => {
+                self.register(node, Broker { zone, kafka, peer, admin, registered: self.stamp })
+            }
+            MetadataCommand::CreateTopic { id, name, partitions, configs } => {
+                self.create_topic(id, name, partitions, &configs)
+            }
+            MetadataCommand::DeleteTopic { id } => {
+                self.remove_topic(id).map(MetadataOutcome::TopicDeleted).ok_or(Refusal::UnknownTopic)
+            }
+            MetadataCommand::SetTopicConfigs { id, mode, changes } => self.set_configs(id, mode, &changes),
+            MetadataCommand::AllocateProducerIds { node: _ } => self.allocate(),
+        };
+        outcome.unwrap_or_else(MetadataOutcome::Refused)
+    }
+
+    /// Takes note of a command that could not be read.
+    pub(super) const fn apply_unreadable(error: FormatError) -> MetadataOutcome {
+        MetadataOutcome::Refused(Refusal::Unreadable(error))
+    }
+
+    fn bootstrap(
+        &mut self,
+        cluster: ClusterId,
+        name: String,
+        groups: BTreeMap<PlacementGroupId, Vec<NodeId>>,
+    ) -> Result<MetadataOutcome, Refusal> {
+        if let Some((present, _)) = self.cluster {
+            return Ok(MetadataOutcome::Bootstrapped(present));
+        }
+        check_text("the cluster's name", &name)?;
+        if groups.is_empty() || groups.contains_key(&PlacementGroupId::METADATA) {
+            return Err(Refusal::InvalidField("the list of placement groups"));
+        }
+        if groups.len() > GROUPS_MAX || groups.values().any(|replicas| replicas.len() > BROKERS_MAX) {
+            return Err(Refusal::Limit { what: "placement groups", max: GROUPS_MAX });
+        }
+        self.slots = groups.keys().copied().cycle().take(SLOTS).collect();
+        self.groups = groups;
+        self.cluster = Some((cluster, name));
+        Ok(MetadataOutcome::Bootstrapped(cluster))
+    }
+
+    fn register(&mut self, node: NodeId, broker: Broker) -> Result<MetadataOutcome, Refusal> {
+        if node.get() < 0 {
+            return Err(Refusal::InvalidField("the broker's id"));
+        }
+        check_text("the zone", &broker.zone)?;
+        for address in [&broker.kafka, &broker.peer, &broker.admin].into_iter().flatten() {
+            check_address(address)?;
+        }
+        if !self.brokers.contains_key(&node) && self.brokers.len() >= BROKERS_MAX {
+            return Err(Refusal::Limit { what: "brokers", max: BROKERS_MAX });
+        }
+        self.brokers.insert(node, broker);
+        Ok(MetadataOutcome::BrokerRegistered)
+    }
+
+    fn create_topic(
+        &mut self,
+        id: TopicId,
+        name: String,
+        partitions: Vec<PlacementGroupId>,
+        configs: &BTreeMap<String, String>,
+    ) -> Result<MetadataOutcome, Refusal> {
+        check_topic_name(&name)?;
+        if self.names.contains_key(&name) || self.topics.contains_key(&id) {
+            return Err(Refusal::TopicExists(name));
+        }
+        if let Some(existing) = self.collisions.get(&collision_key(&name)).and_then(|id| self.topics.get(id)) {
+            return Err(Refusal::NameCollision { name, existing: existing.name.clone() });
+        }
+        if id.get().is_nil() {
+            return Err(Refusal::InvalidField("the topic's id"));
+        }
+        check_configs(configs)?;
+        if partitions.is_empty() || partitions.len() > TOPIC_PARTITIONS_MAX {
+            return Err(Refusal::InvalidPartitions(partitions.len()));
+        }
+        if self.topics.len() >= TOPICS_MAX {
+            return Err(Refusal::Limit { what: "topics", max: TOPICS_MAX });
+        }
+        if self.partition_count + partitions.len() > PARTITIONS_MAX {
+            return Err(Refusal::Limit { what: "partitions", max: PARTITIONS_MAX });
+        }
+        if let Some(group) = partitions.iter().find(|group| !self.groups.contains_key(group)) {
+            return Err(Refusal::UnknownGroup(*group));
+        }
+        let configs = configs.iter().map(|(name, value)| (name.clone(), value.trim().to_owned())).collect();
+        self.insert_topic(id, Topic { name, created: self.stamp, partitions, configs });
+        Ok(MetadataOutcome::TopicCreated(id))
+    }
+
+    fn set_configs(
+        &mut self,
+        id: TopicId,
+        mode: ConfigSetMode,
+        changes: &[ConfigChange],
+    ) -> Result<MetadataOutcome, Refusal> {
+        let topic = self.topics.get_mut(&id).ok_or(Refusal::UnknownTopic)?;
+        topic.configs = changed(&topic.configs, mode, changes)?;
+        Ok(MetadataOutcome::ConfigsSet(topic.configs.clone()))
+    }
+
+    fn allocate(&mut self) -> Result<MetadataOutcome, Refusal> {
+        let first = self.next_producer_id;
+        self.next_producer_id = first.checked_add(PRODUCER_ID_BLOCK).ok_or(Refusal::NoProducerIds)?;
+        let block = ProducerIdBlock { first: ProducerId::new(first), count: PRODUCER_ID_BLOCK };
+        Ok(MetadataOutcome::ProducerIds(block))
+    }
+
+    /// Whether [`MetadataCommand::CreateTopic`] would be accepted now: for validate-only requests, and to answer a
+    /// request that is bound to fail without an entry.
+    ///
+    /// # Errors
+    /// What apply would refuse it with.
+    pub fn check_create(
+        &self,
+        name: &str,
+        partitions: usize,
+        configs: &BTreeMap<String, String>,
+    ) -> Result<(), Refusal> {
+        let group = self.groups.keys().next().copied().ok_or(Refusal::NotBootstrapped)?;
+        let mut scratch = Self {
+            cluster: self.cluster.clone(),
+            groups: BTreeMap::from([(group, Vec::new())]),
+            partition_count: self.partition_count,
+            ..Self::default()
+        };
+        let key = collision_key(name);
+        if let Some((id, existing)) = self.collisions.get(&key).and_then(|id| self.topics.get_key_value(id)) {
+            scratch.insert_topic(*id, existing.clone());
+        }
+        if self.topics.len() >= TOPICS_MAX {
+            return Err(Refusal::Limit { what: "topics", max: TOPICS_MAX });
+        }
+        if partitions > TOPIC_PARTITIONS_MAX {
+            return Err(Refusal::InvalidPartitions(partitions));
+        }
+        let id = TopicId::new(uuid::Uuid::max());
+        scratch.create_topic(id, name.to_owned(), vec![group; partitions], configs).map(|_| ())
+    }
+
+    /// The configs that a [`MetadataCommand::SetTopicConfigs`] would leave, for validate-only requests.
+    ///
+    /// # Errors
+    /// What apply would refuse it with.
+    pub fn check_set_configs(
+        &self,
+        id: TopicId,
+        mode: ConfigSetMode,
+        changes: &[ConfigChange],
+    ) -> Result<BTreeMap<String, String>, Refusal> {
+        let topic = self.topics.get(&id).ok_or(Refusal::UnknownTopic)?;
+        Ok(changed(&topic.configs, mode, changes)?)
+    }
+}
+
+fn check_text(what: &'static str, text: &str) -> Result<(), Refusal> {
+    if text.is_empty() || text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control) {
+        return Err(Refusal::InvalidField(what));
+    }
+    Ok(())
+}
+
+fn check_address(address: &Address) -> Result<(), Refusal> {
+    check_text("the host of an address", &address.host)?;
+    if address.port == 0 { Err(Refusal::InvalidField("the port of an address")) } else { Ok(()) }
+}

@@ -1,0 +1,102 @@
+//! Commands of the metadata group. Bytes: `format_command.rs`. Meaning: `apply.rs`.
+
+use super::image::Address;
+use std::collections::BTreeMap;
+use tidelog_model::{ClusterId, NodeId, PlacementGroupId, ProducerId, TopicId};
+
+/// What a proposer may ask of the metadata group. The stamp travels beside it (D7).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetadataCommand {
+    /// The first command of a cluster: its identity and its placement groups. Later ones change nothing.
+    BootstrapCluster {
+        /// Identity.
+        cluster: ClusterId,
+        /// Name for people.
+        name: String,
+        /// Data groups, each with the brokers that replicate it.
+        groups: BTreeMap<PlacementGroupId, Vec<NodeId>>,
+    },
+    /// A broker is there, under these addresses. Repeated at every start; the newest wins.
+    RegisterBroker {
+        /// The broker.
+        node: NodeId,
+        /// Its zone.
+        zone: String,
+        /// What Kafka clients are told; `None`: the address they dialled (clusters of one).
+        kafka: Option<Address>,
+        /// Where other brokers reach it.
+        peer: Option<Address>,
+        /// Its admin HTTP address.
+        admin: Option<Address>,
+    },
+    /// A new topic, with everything decided by the proposer.
+    CreateTopic {
+        /// A fresh random id, never used before.
+        id: TopicId,
+        /// Its name.
+        name: String,
+        /// The placement group of each partition, in order.
+        partitions: Vec<PlacementGroupId>,
+        /// Values that differ from the defaults, by Kafka's names.
+        configs: BTreeMap<String, String>,
+    },
+    /// The topic ends. Its partitions are dropped by the data groups that find it gone.
+    DeleteTopic {
+        /// The topic.
+        id: TopicId,
+    },
+    /// Changes configs of a topic; all of the changes or none.
+    SetTopicConfigs {
+        /// The topic.
+        id: TopicId,
+        /// Merge (IncrementalAlterConfigs) or replace (AlterConfigs).
+        mode: ConfigSetMode,
+        /// The changes, in order.
+        changes: Vec<ConfigChange>,
+    },
+    /// A block of producer ids for one broker to hand out.
+    AllocateProducerIds {
+        /// The broker that asks; for the log's reader.
+        node: NodeId,
+    },
+}
+
+/// What happens to configs that a [`MetadataCommand::SetTopicConfigs`] does not name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConfigSetMode {
+    /// They stay.
+    Merge,
+    /// They go back to their defaults.
+    Replace,
+}
+
+/// One change of one config.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigChange {
+    /// Kafka's name.
+    pub name: String,
+    /// What to do.
+    pub operation: ConfigOperation,
+}
+
+/// As in IncrementalAlterConfigs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConfigOperation {
+    /// This value from now on.
+    Set(String),
+    /// Back to the default.
+    Delete,
+    /// Adds the elements to a list value.
+    Append(String),
+    /// Takes the elements out of a list value.
+    Subtract(String),
+}
+
+/// Producer ids `first .. first + count`, never handed out again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProducerIdBlock {
+    /// The first id.
+    pub first: ProducerId,
+    /// How many.
+    pub count: i64,
+}

@@ -1,0 +1,198 @@
+//! Bytes of metadata commands.
+//!
+//! Spec: docs/formats/metadata-commands.md
+
+use super::command::{ConfigChange, ConfigOperation, ConfigSetMode, MetadataCommand};
+use super::image::Address;
+use crate::format::{FormatError, Reader, Writer, insert_ascending};
+use crate::placement::Command;
+use bytes::Bytes;
+use tidelog_model::{ClusterId, NodeId, PlacementGroupId, TimestampMs, TopicId};
+
+const VERSION: u8 = 1;
+
+const BOOTSTRAP_CLUSTER: u8 = 1;
+const REGISTER_BROKER: u8 = 2;
+const CREATE_TOPIC: u8 = 3;
+const DELETE_TOPIC: u8 = 4;
+const SET_TOPIC_CONFIGS: u8 = 5;
+const ALLOCATE_PRODUCER_IDS: u8 = 6;
+
+impl MetadataCommand {
+    /// The command as a proposal, stamped by the leader.
+    #[must_use]
+    pub fn encode(&self, stamp: TimestampMs) -> Command {
+        let mut to = Writer::new();
+        to.u8(self.kind());
+        to.u8(VERSION);
+        to.i64(stamp.get());
+        match self {
+            Self::BootstrapCluster { cluster, name, groups } => {
+                to.uuid(cluster.get());
+                to.text(name);
+                to.count(groups.len());
+                for (group, replicas) in groups {
+                    to.u32(group.get());
+                    to.count(replicas.len());
+                    replicas.iter().for_each(|node| to.i32(node.get()));
+                }
+            }
+            Self::RegisterBroker { node, zone, kafka, peer, admin } => {
+                to.i32(node.get());
+                to.text(zone);
+                for address in [kafka, peer, admin] {
+                    put_address(&mut to, address.as_ref());
+                }
+            }
+            Self::CreateTopic { id, name, partitions, configs } => {
+                to.uuid(id.get());
+                to.text(name);
+                to.count(partitions.len());
+                partitions.iter().for_each(|group| to.u32(group.get()));
+                to.text_map(configs);
+            }
+            Self::DeleteTopic { id } => to.uuid(id.get()),
+            Self::SetTopicConfigs { id, mode, changes } => {
+                to.uuid(id.get());
+                to.u8(match mode {
+                    ConfigSetMode::Merge => 0,
+                    ConfigSetMode::Replace => 1,
+                });
+                to.count(changes.len());
+                changes.iter().for_each(|change| put_change(&mut to, change));
+            }
+            Self::AllocateProducerIds { node } => to.i32(node.get()),
+        }
+        Command::new(to.finish(), Bytes::new())
+    }
+
+    const fn kind(&self) -> u8 {
+        match self {
+            Self::BootstrapCluster { .. } => BOOTSTRAP_CLUSTER,
+            Self::RegisterBroker { .. } => REGISTER_BROKER,
+            Self::CreateTopic { .. } => CREATE_TOPIC,
+            Self::DeleteTopic { .. } => DELETE_TOPIC,
+            Self::SetTopicConfigs { .. } => SET_TOPIC_CONFIGS,
+            Self::AllocateProducerIds { .. } => ALLOCATE_PRODUCER_IDS,
+        }
+    }
+}
+
+/// Reads a command and the leader's stamp.
+///
+/// # Errors
+/// What is wrong with the bytes; the caller applies nothing.
+pub fn decode_command(dir: &[u8]) -> Result<(MetadataCommand, TimestampMs), FormatError> {
+    let mut from = Reader::new(dir);
+    let kind = from.u8("the kind")?;
+    let version = from.u8("the version")?;
+    if version != VERSION {
+        return Err(FormatError::Version(u16::from(version)));
+    }
+    let stamp = TimestampMs::new(from.i64("the stamp")?);
+    let command = match kind {
+        BOOTSTRAP_CLUSTER => bootstrap(&mut from)?,
+        REGISTER_BROKER => MetadataCommand::RegisterBroker {
+            node: NodeId::new(from.i32("the broker")?),
+            zone: from.text("the zone")?,
+            kafka: take_address(&mut from)?,
+            peer: take_address(&mut from)?,
+            admin: take_address(&mut from)?,
+        },
+        CREATE_TOPIC => MetadataCommand::CreateTopic {
+            id: TopicId::new(from.uuid("the topic")?),
+            name: from.text("the topic's name")?,
+            partitions: take_groups(&mut from)?,
+            configs: from.text_map("the configs")?,
+        },
+        DELETE_TOPIC => MetadataCommand::DeleteTopic { id: TopicId::new(from.uuid("the topic")?) },
+        SET_TOPIC_CONFIGS => set_topic_configs(&mut from)?,
+        ALLOCATE_PRODUCER_IDS => MetadataCommand::AllocateProducerIds { node: NodeId::new(from.i32("the broker")?) },
+        _ => return Err(FormatError::Invalid("the kind")),
+    };
+    from.finish()?;
+    Ok((command, stamp))
+}
+
+fn bootstrap(from: &mut Reader<'_>) -> Result<MetadataCommand, FormatError> {
+    let cluster = ClusterId::new(from.uuid("the cluster")?);
+    let name = from.text("the cluster's name")?;
+    let mut groups = std::collections::BTreeMap::new();
+    for _ in 0..from.count(8, "the placement groups")? {
+        let group = PlacementGroupId::new(from.u32("a placement group")?);
+        insert_ascending(&mut groups, group, take_nodes(from)?, "the placement groups")?;
+    }
+    Ok(MetadataCommand::BootstrapCluster { cluster, name, groups })
+}
+
+fn set_topic_configs(from: &mut Reader<'_>) -> Result<MetadataCommand, FormatError> {
+    let id = TopicId::new(from.uuid("the topic")?);
+    let mode = match from.u8("the mode")? {
+        0 => ConfigSetMode::Merge,
+        1 => ConfigSetMode::Replace,
+        _ => return Err(FormatError::Invalid("the mode")),
+    };
+    let count = from.count(6, "the changes")?;
+    let mut changes = Vec::with_capacity(count);
+    for _ in 0..count {
+        changes.push(take_change(from)?);
+    }
+    Ok(MetadataCommand::SetTopicConfigs { id, mode, changes })
+}
+
+fn put_change(to: &mut Writer, change: &ConfigChange) {
+    let (operation, value) = match &change.operation {
+        ConfigOperation::Set(value) => (0, Some(value)),
+        ConfigOperation::Delete => (1, None),
+        ConfigOperation::Append(value) => (2, Some(value)),
+        ConfigOperation::Subtract(value) => (3, Some(value)),
+    };
+    to.u8(operation);
+    to.text(&change.name);
+    to.optional_text(value.map(String::as_str));
+}
+
+fn take_change(from: &mut Reader<'_>) -> Result<ConfigChange, FormatError> {
+    let operation = from.u8("the operation")?;
+    let name = from.text("the config's name")?;
+    let operation = match (operation, from.optional_text("the config's value")?) {
+        (0, Some(value)) => ConfigOperation::Set(value),
+        (1, None) => ConfigOperation::Delete,
+        (2, Some(value)) => ConfigOperation::Append(value),
+        (3, Some(value)) => ConfigOperation::Subtract(value),
+        _ => return Err(FormatError::Invalid("the operation")),
+    };
+    Ok(ConfigChange { name, operation })
+}
+
+/// Writes an address or its absence.
+pub(super) fn put_address(to: &mut Writer, address: Option<&Address>) {
+    match address {
+        None => to.u8(0),
+        Some(address) => {
+            to.u8(1);
+            to.text(&address.host);
+            to.u16(address.port);
+        }
+    }
+}
+
+/// Reads what [`put_address`] wrote.
+pub(super) fn take_address(from: &mut Reader<'_>) -> Result<Option<Address>, FormatError> {
+    if !from.flag("the presence of an address")? {
+        return Ok(None);
+    }
+    Ok(Some(Address { host: from.text("a host")?, port: from.u16("a port")? }))
+}
+
+/// Reads a list of placement groups.
+pub(super) fn take_groups(from: &mut Reader<'_>) -> Result<Vec<PlacementGroupId>, FormatError> {
+    let count = from.count(4, "the partitions")?;
+    (0..count).map(|_| from.u32("a placement group").map(PlacementGroupId::new)).collect()
+}
+
+/// Reads a list of brokers.
+pub(super) fn take_nodes(from: &mut Reader<'_>) -> Result<Vec<NodeId>, FormatError> {
+    let count = from.count(4, "the brokers")?;
+    (0..count).map(|_| from.i32("a broker").map(NodeId::new)).collect()
+}

@@ -1,0 +1,150 @@
+//! Bytes of the metadata snapshot.
+//!
+//! Spec: docs/formats/metadata-snapshot.md
+
+use super::format_command::{put_address, take_address, take_groups, take_nodes};
+use super::image::{Broker, MetadataImage, SLOTS, Topic};
+use super::names::{check_topic_name, collision_key};
+use super::{PARTITIONS_MAX, TOPIC_PARTITIONS_MAX};
+use crate::format::{FormatError, Reader, Writer, insert_ascending, open};
+use bytes::Bytes;
+use tidelog_model::{ClusterId, LogId, LogIndex, NodeId, PlacementGroupId, Term, TimestampMs, TopicId};
+
+const MAGIC: [u8; 8] = *b"TLMETA\0\0";
+const VERSION: u16 = 1;
+
+impl MetadataImage {
+    /// The whole state. Equal states have equal bytes.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut to = Writer::new();
+        to.u64(self.last.term.get());
+        to.u64(self.last.index.get());
+        to.i64(self.stamp.get());
+        match &self.cluster {
+            None => to.u8(0),
+            Some((id, name)) => {
+                to.u8(1);
+                to.uuid(id.get());
+                to.text(name);
+            }
+        }
+        to.i64(self.next_producer_id);
+        to.count(self.groups.len());
+        for (group, replicas) in &self.groups {
+            to.u32(group.get());
+            to.count(replicas.len());
+            replicas.iter().for_each(|node| to.i32(node.get()));
+        }
+        for slot in 0..SLOTS {
+            to.u32(self.slots.get(slot).map_or(0, |group| group.get()));
+        }
+        to.count(self.brokers.len());
+        for (node, broker) in &self.brokers {
+            to.i32(node.get());
+            to.text(&broker.zone);
+            for address in [&broker.kafka, &broker.peer, &broker.admin] {
+                put_address(&mut to, address.as_ref());
+            }
+            to.i64(broker.registered.get());
+        }
+        to.count(self.topics.len());
+        for (id, topic) in &self.topics {
+            to.uuid(id.get());
+            to.text(&topic.name);
+            to.i64(topic.created.get());
+            to.count(topic.partitions.len());
+            topic.partitions.iter().for_each(|group| to.u32(group.get()));
+            to.text_map(&topic.configs);
+        }
+        to.seal(MAGIC, VERSION)
+    }
+
+    /// Reads what [`MetadataImage::encode`] wrote.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes; nothing of them is used.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let (_, mut from) = open(bytes, MAGIC, VERSION, "metadata snapshot")?;
+        let mut image = Self {
+            last: LogId {
+                term: Term::new(from.u64("the last term")?),
+                index: LogIndex::new(from.u64("the last index")?),
+            },
+            stamp: TimestampMs::new(from.i64("the stamp")?),
+            ..Self::default()
+        };
+        if from.flag("the presence of the cluster")? {
+            let id = ClusterId::new(from.uuid("the cluster")?);
+            image.cluster = Some((id, from.text("the cluster's name")?));
+        }
+        image.next_producer_id = from.i64("the next producer id")?;
+        if image.next_producer_id < 0 {
+            return Err(FormatError::Invalid("the next producer id"));
+        }
+        for _ in 0..from.count(8, "the placement groups")? {
+            let group = PlacementGroupId::new(from.u32("a placement group")?);
+            insert_ascending(&mut image.groups, group, take_nodes(&mut from)?, "the placement groups")?;
+        }
+        take_slots(&mut from, &mut image)?;
+        for _ in 0..from.count(4 + 4 + 3 + 8, "the brokers")? {
+            let node = NodeId::new(from.i32("a broker")?);
+            let broker = take_broker(&mut from)?;
+            insert_ascending(&mut image.brokers, node, broker, "the brokers")?;
+        }
+        for _ in 0..from.count(16 + 4 + 8 + 4 + 4, "the topics")? {
+            take_topic(&mut from, &mut image)?;
+        }
+        from.finish()?;
+        Ok(image)
+    }
+}
+
+fn take_slots(from: &mut Reader<'_>, image: &mut MetadataImage) -> Result<(), FormatError> {
+    let slots: Vec<_> = (0..SLOTS)
+        .map(|_| from.u32("a slot").map(PlacementGroupId::new))
+        .collect::<Result<_, _>>()?;
+    if image.cluster.is_some() {
+        if slots.iter().any(|group| !image.groups.contains_key(group)) {
+            return Err(FormatError::Invalid("a slot"));
+        }
+        image.slots = slots;
+    } else if slots.iter().any(|group| group.get() != 0) {
+        return Err(FormatError::Invalid("a slot"));
+    }
+    Ok(())
+}
+
+fn take_broker(from: &mut Reader<'_>) -> Result<Broker, FormatError> {
+    Ok(Broker {
+        zone: from.text("the zone")?,
+        kafka: take_address(from)?,
+        peer: take_address(from)?,
+        admin: take_address(from)?,
+        registered: TimestampMs::new(from.i64("the registration")?),
+    })
+}
+
+fn take_topic(from: &mut Reader<'_>, image: &mut MetadataImage) -> Result<(), FormatError> {
+    let id = TopicId::new(from.uuid("a topic")?);
+    let topic = Topic {
+        name: from.text("a topic's name")?,
+        created: TimestampMs::new(from.i64("a topic's creation")?),
+        partitions: take_groups(from)?,
+        configs: from.text_map("a topic's configs")?,
+    };
+    let ascending = image.topics.last_key_value().is_none_or(|(last, _)| *last < id);
+    if !ascending || check_topic_name(&topic.name).is_err() {
+        return Err(FormatError::Invalid("a topic"));
+    }
+    if image.collisions.contains_key(&collision_key(&topic.name)) {
+        return Err(FormatError::Invalid("a topic's name"));
+    }
+    let count = topic.partitions.len();
+    let placed = topic.partitions.iter().all(|group| image.groups.contains_key(group));
+    if count == 0 || count > TOPIC_PARTITIONS_MAX || image.partition_count + count > PARTITIONS_MAX || !placed {
+        return Err(FormatError::Invalid("a topic's partitions"));
+    }
+    image.insert_topic(id, topic);
+    Ok(())
+}

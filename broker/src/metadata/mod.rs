@@ -1,0 +1,50 @@
+//! The metadata group: topics, configs, placement, brokers, producer-id blocks.
+//!
+//! Owns: the replicated image, its commands and byte formats, topic names, topic configs, the choice of placement.
+//! Not here: proposing and waiting (router), Kafka's wire types (api), consumer groups (coordinator).
+//! Spec: docs/formats/metadata-commands.md, docs/formats/metadata-snapshot.md
+//!
+//! Everything here is pure (D8): no clock, no I/O, no randomness, no hash-map order. A proposer picks ids and placement,
+//! stamps the command, and apply decides.
+
+mod apply;
+mod command;
+mod config_rules;
+mod config_table;
+mod config_view;
+mod format_command;
+mod format_snapshot;
+mod image;
+mod machine;
+mod names;
+mod spread;
+
+pub use apply::{MetadataOutcome, Refusal};
+pub use command::{ConfigChange, ConfigOperation, ConfigSetMode, MetadataCommand, ProducerIdBlock};
+pub use config_rules::{ConfigError, check_configs, nearest_name};
+pub use config_table::{CONFIGS, ConfigDefinition, ConfigKind, ConfigType, definition};
+pub use config_view::{ConfigSource, DescribedConfig, EffectiveConfig, TimestampType, describe, effective};
+pub use format_command::decode_command;
+pub use image::{Address, Broker, MetadataImage, SLOTS, Topic};
+pub use machine::MetadataMachine;
+pub use names::{NameError, check_topic_name};
+pub use spread::choose_groups;
+
+/// Most partitions of one topic.
+pub const TOPIC_PARTITIONS_MAX: usize = 10_000;
+/// Most topics of a cluster.
+pub const TOPICS_MAX: usize = 50_000;
+/// Most partitions of a cluster: four bytes of placement each, and a name of at most 249 bytes per topic, keep the
+/// snapshot near 16 MiB without configs.
+pub const PARTITIONS_MAX: usize = 200_000;
+/// Most brokers that may register.
+pub const BROKERS_MAX: usize = 1_000;
+/// Most placement groups of a cluster (about two led per broker, see D2).
+pub const GROUPS_MAX: usize = 4_000;
+/// Longest config value, zone, host or cluster name in bytes.
+pub const TEXT_BYTES_MAX: usize = 1_024;
+/// Producer ids handed out at once: a broker asks Raft once per this many producers.
+pub const PRODUCER_ID_BLOCK: i64 = 1_000;
+
+const _: () = assert!(TOPIC_PARTITIONS_MAX <= PARTITIONS_MAX);
+const _: () = assert!(GROUPS_MAX >= 2 * BROKERS_MAX);
