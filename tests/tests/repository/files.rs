@@ -1,0 +1,65 @@
+//! Rules about each file.
+//!
+//! Owns: heads, sizes, unfinished work, ignored tests, words that do not belong here.
+//! Not here: what the files do.
+//! Spec: CONTRIBUTING.md
+
+use crate::sources::{all, none};
+
+/// Production lines of one file; about 400 is the aim.
+const LINES_MAX: usize = 700;
+
+// Proves: every file opens with what it is.
+#[test]
+fn every_file_has_a_head() {
+    let headless = all("rs").into_iter().filter(|source| !source.text.starts_with("//! "));
+    let violations: Vec<String> = headless.map(|source| source.path).collect();
+    none("a file opens with `//! what it is`", &violations);
+}
+
+// Proves: no file grows into a monster.
+#[test]
+fn no_file_is_too_long() {
+    let long = all("rs").into_iter().filter_map(|source| {
+        let lines = source.production().count();
+        (lines > LINES_MAX).then(|| format!("{}: {lines} lines", source.path))
+    });
+    none("at most 700 lines of production code", &long.collect::<Vec<_>>());
+}
+
+// Proves: unfinished work has an issue, and no test is switched off.
+#[test]
+fn nothing_is_left_behind() {
+    // Put together here, so that this file does not find itself.
+    let unfinished = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+    let ignored = [concat!("#[ig", "nore"), concat!("todo", "!("), concat!("unimple", "mented!(")];
+    let mut violations = Vec::new();
+    for source in all("rs").into_iter().chain(all("py")) {
+        for (at, line) in source.text.lines().enumerate() {
+            let open = unfinished.iter().any(|word| {
+                line.split(|c: char| !c.is_alphanumeric()).any(|w| w == *word) && !line.contains(&format!("{word}(#"))
+            });
+            if open || ignored.iter().any(|word| line.contains(word)) {
+                violations.push(format!("{}:{}: {}", source.path, at + 1, line.trim()));
+            }
+        }
+    }
+    none("unfinished work names its issue, as in …(#12); tests are not ignored", &violations);
+}
+
+// Proves: no path of somebody's machine is in the sources.
+#[test]
+fn no_paths_of_one_machine() {
+    let homes = [concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/ho", "me/")];
+    let mut violations = Vec::new();
+    for extension in ["rs", "py", "md", "toml", "yml"] {
+        for source in all(extension) {
+            for (at, line) in source.text.lines().enumerate() {
+                if homes.iter().any(|home| line.contains(home)) {
+                    violations.push(format!("{}:{}: {}", source.path, at + 1, line.trim()));
+                }
+            }
+        }
+    }
+    none("no paths of one machine", &violations);
+}
