@@ -66,7 +66,7 @@ impl Source {
         self.production().filter(|(_, line)| !line.trim_start().starts_with("//"))
     }
 
-    fn is_test(&self) -> bool {
+    pub(crate) fn is_test(&self) -> bool {
         let mut parts = self.path.split('/');
         let name = self.path.rsplit('/').next().unwrap();
         parts.any(|part| part == "tests" || part == "benches") || name == "tests.rs" || name.ends_with("_tests.rs")
