@@ -4,4 +4,6 @@
 //! Not here: the record-batch format (`tidelog-model`), the broker's side of the protocol.
 //! Spec: `docs/guides/cli.md` (verbs, JSON), the Kafka protocol (wire).
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may touch the real world"))]
+
 pub mod cli;

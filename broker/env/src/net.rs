@@ -1,5 +1,7 @@
 //! Sockets. A simulated network implements the same traits.
 
+#![allow(clippy::disallowed_methods, reason = "here the real thing lives")]
+
 use async_trait::async_trait;
 use std::io;
 use std::net::SocketAddr;

@@ -1,5 +1,7 @@
 //! Randomness: ids, salts, jitter.
 
+#![allow(clippy::disallowed_methods, reason = "here the real thing lives")]
+
 use parking_lot::Mutex;
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use std::sync::Arc;

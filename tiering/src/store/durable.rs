@@ -10,6 +10,8 @@
 //! A crash leaves no half object: files grow under `<name>#<number>`, which no listing shows and no key can name.
 //! Deletions are not synced: a file that comes back after a power failure is an orphan for the collector.
 
+#![allow(clippy::disallowed_methods, reason = "here the real thing lives")]
+
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use object_store::local::LocalFileSystem;

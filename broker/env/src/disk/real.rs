@@ -3,6 +3,8 @@
 //! Owns: system calls behind [`Disk`] and [`DiskFile`].
 //! Spec: docs/formats/disk.md
 
+#![allow(clippy::disallowed_methods, reason = "here the real thing lives")]
+
 use super::{DirEntry, DirLock, Disk, DiskFile, DiskSpace, OpenMode};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
