@@ -35,7 +35,11 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
 fn specifications_exist() {
     let mut violations = Vec::new();
     for source in all("rs") {
-        for line in source.text.lines().take_while(|line| line.starts_with("//!")) {
+        for line in source
+            .text
+            .lines()
+            .take_while(|line| line.starts_with("//!"))
+        {
             let Some(rest) = line.strip_prefix("//! Spec: ") else {
                 continue;
             };

@@ -26,33 +26,89 @@ fn no_file_is_too_long() {
         let lines = source.production().count();
         (lines > LINES_MAX).then(|| format!("{}: {lines} lines", source.path))
     });
-    none("at most 700 lines of production code", &long.collect::<Vec<_>>());
+    none(
+        "at most 700 lines of production code",
+        &long.collect::<Vec<_>>(),
+    );
+}
+
+/// Lines of one function, from its name to its last brace.
+const FUNCTION_LINES_MAX: usize = 70;
+
+// Proves: functions can be read at once.
+#[test]
+fn no_function_is_too_long() {
+    let mut violations = Vec::new();
+    for source in all("rs") {
+        let lines: Vec<(usize, &str)> = source.production().collect();
+        for (at, (number, line)) in lines.iter().enumerate() {
+            let indent = line.len() - line.trim_start().len();
+            if !opens_function(line.trim_start()) {
+                continue;
+            }
+            let end = format!("{}}}", " ".repeat(indent));
+            let length = lines[at..]
+                .iter()
+                .position(|(_, l)| *l == end)
+                .map_or(1, |end| end + 1);
+            if length > FUNCTION_LINES_MAX {
+                violations.push(format!("{}:{number}: {length} lines", source.path));
+            }
+        }
+    }
+    none("at most 70 lines in a function", &violations);
+}
+
+/// True for the first line of a function with a body; formatted code ends it with the same indentation.
+fn opens_function(line: &str) -> bool {
+    let mut rest = line;
+    for word in ["pub(crate) ", "pub(super) ", "pub ", "const ", "async "] {
+        rest = rest.strip_prefix(word).unwrap_or(rest);
+    }
+    rest.starts_with("fn ") && !line.ends_with(';') && !line.ends_with('}')
 }
 
 // Proves: unfinished work has an issue, and no test is switched off.
 #[test]
 fn nothing_is_left_behind() {
     // Put together here, so that this file does not find itself.
-    let unfinished = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
-    let ignored = [concat!("#[ig", "nore"), concat!("todo", "!("), concat!("unimple", "mented!(")];
+    let unfinished = [
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+        concat!("XX", "X"),
+    ];
+    let ignored = [
+        concat!("#[ig", "nore"),
+        concat!("todo", "!("),
+        concat!("unimple", "mented!("),
+    ];
     let mut violations = Vec::new();
     for source in all("rs").into_iter().chain(all("py")) {
         for (at, line) in source.text.lines().enumerate() {
             let open = unfinished.iter().any(|word| {
-                line.split(|c: char| !c.is_alphanumeric()).any(|w| w == *word) && !line.contains(&format!("{word}(#"))
+                line.split(|c: char| !c.is_alphanumeric())
+                    .any(|w| w == *word)
+                    && !line.contains(&format!("{word}(#"))
             });
             if open || ignored.iter().any(|word| line.contains(word)) {
                 violations.push(format!("{}:{}: {}", source.path, at + 1, line.trim()));
             }
         }
     }
-    none("unfinished work names its issue, as in …(#12); tests are not ignored", &violations);
+    none(
+        "unfinished work names its issue, as in …(#12); tests are not ignored",
+        &violations,
+    );
 }
 
 // Proves: no path of somebody's machine is in the sources.
 #[test]
 fn no_paths_of_one_machine() {
-    let homes = [concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/ho", "me/")];
+    let homes = [
+        concat!("/ro", "ot/"),
+        concat!("/wo", "rk/"),
+        concat!("/ho", "me/"),
+    ];
     let mut violations = Vec::new();
     for extension in ["rs", "py", "md", "toml", "yml"] {
         for source in all(extension) {

@@ -8,10 +8,26 @@ use crate::sources::{all, none};
 
 /// A name, the folders that may use it in production code, why.
 const HOMES: &[(&str, &[&str], &str)] = &[
-    ("openraft", &["broker/src/placement/"], "consensus stays replaceable behind one module"),
-    ("kafka_wire", &["broker/src/wire/", "client/src/"], "the codec is young and stays behind one module"),
-    ("LocalFileSystem", &["tiering/src/"], "stores are opened in one place"),
-    ("AmazonS3Builder", &["tiering/src/"], "stores are opened in one place"),
+    (
+        "openraft",
+        &["broker/src/placement/"],
+        "consensus stays replaceable behind one module",
+    ),
+    (
+        "kafka_wire",
+        &["broker/src/wire/", "client/src/"],
+        "the codec is young and stays behind one module",
+    ),
+    (
+        "LocalFileSystem",
+        &["tiering/src/"],
+        "stores are opened in one place",
+    ),
+    (
+        "AmazonS3Builder",
+        &["tiering/src/"],
+        "stores are opened in one place",
+    ),
 ];
 
 /// Pieces of object keys, as string literals.
@@ -27,7 +43,9 @@ fn names_stay_home() {
                 continue;
             }
             let uses = source.code().filter(|(_, line)| names(line, name));
-            violations.extend(uses.map(|(line, _)| format!("{}:{line}: names {name} ({why})", source.path)));
+            violations.extend(
+                uses.map(|(line, _)| format!("{}:{line}: names {name} ({why})", source.path)),
+            );
         }
     }
     none("names stay home", &violations);

@@ -13,7 +13,10 @@ pub(crate) struct Source {
 }
 
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .to_owned()
 }
 
 /// All files with this extension, in order of their paths. Hidden folders and build output are left out.
@@ -30,7 +33,10 @@ pub(crate) fn all(extension: &str) -> Vec<Source> {
         }
     });
     found.sort_by(|a, b| a.path.cmp(&b.path));
-    assert!(!found.is_empty(), "no .{extension} files: is the root right?");
+    assert!(
+        !found.is_empty(),
+        "no .{extension} files: is the root right?"
+    );
     found
 }
 
@@ -54,26 +60,41 @@ impl Source {
     pub(crate) fn production(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines: Vec<&str> = self.text.lines().collect();
         let is_module = |line: &str| line.starts_with("mod ") || line.starts_with("#[allow");
-        let tests = lines
-            .windows(2)
-            .position(|pair| pair[0] == "#[cfg(test)]" && is_module(pair[1]) && !pair[1].ends_with(';'));
-        let end = if self.is_test() { 0 } else { tests.unwrap_or(lines.len()) };
-        lines.into_iter().take(end).enumerate().map(|(at, line)| (at + 1, line))
+        let tests = lines.windows(2).position(|pair| {
+            pair[0] == "#[cfg(test)]" && is_module(pair[1]) && !pair[1].ends_with(';')
+        });
+        let end = if self.is_test() {
+            0
+        } else {
+            tests.unwrap_or(lines.len())
+        };
+        lines
+            .into_iter()
+            .take(end)
+            .enumerate()
+            .map(|(at, line)| (at + 1, line))
     }
 
     /// The same without comments.
     pub(crate) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.production().filter(|(_, line)| !line.trim_start().starts_with("//"))
+        self.production()
+            .filter(|(_, line)| !line.trim_start().starts_with("//"))
     }
 
     pub(crate) fn is_test(&self) -> bool {
         let mut parts = self.path.split('/');
         let name = self.path.rsplit('/').next().unwrap();
-        parts.any(|part| part == "tests" || part == "benches") || name == "tests.rs" || name.ends_with("_tests.rs")
+        parts.any(|part| part == "tests" || part == "benches")
+            || name == "tests.rs"
+            || name.ends_with("_tests.rs")
     }
 }
 
 /// Fails with all violations, one a line.
 pub(crate) fn none(rule: &str, violations: &[String]) {
-    assert!(violations.is_empty(), "{rule}:\n  {}", violations.join("\n  "));
+    assert!(
+        violations.is_empty(),
+        "{rule}:\n  {}",
+        violations.join("\n  ")
+    );
 }
