@@ -8,10 +8,17 @@
 pub mod format;
 pub mod key;
 pub mod manifest;
+pub mod probe;
+pub mod reader;
 pub mod store;
 
 pub use format::{BuildError, BuiltObject, FormatError, ObjectBuilder};
 pub use key::ObjectKey;
+pub use probe::{ProbeReport, probe};
+pub use reader::{ReadError, ReaderConfig, ReaderStats, RemoteReader, read_directory};
 pub use store::{
     OpenStore, PutOutcome, StoreError, StoreLimits, StoreSettings, TierStore, open_store,
 };
+
+#[cfg(test)]
+mod testing;

@@ -4,13 +4,13 @@
 //! Not here: choosing which batches go into which object (`broker/src/offload`).
 //! Spec: docs/formats/segment-object.md
 
-use super::batch::{BatchError, BatchView};
 use super::codec::wide;
 use super::directory::encode_directory;
 use super::footer::{FOOTER_LENGTH, Footer};
 use super::index::{IndexBlock, IndexEntry, RUN_BYTES};
 use crate::manifest::{EpochStart, ObjectId, SegmentEntry};
 use bytes::Bytes;
+use tidelog_model::batch::{BatchError, BatchHeader, RecordBatch};
 use tidelog_model::{BytePosition, Offset, PartitionId, TimestampMs};
 
 /// Why a batch or an object is refused. The builder is unchanged by a refused call.
@@ -132,14 +132,19 @@ impl ObjectBuilder {
     pub fn push_batch(&mut self, batch: Bytes, stamp: TimestampMs) -> Result<(), BuildError> {
         let open = self.open.as_mut().ok_or(BuildError::NoSegment)?;
         let expected = open.entry.as_ref().map(|entry| entry.last_offset.plus(1));
-        let view =
-            BatchView::check(&batch).map_err(|error| BuildError::Batch { expected, error })?;
+        let damaged = |error| BuildError::Batch { expected, error };
+        let header = *RecordBatch::parse_checked(batch.clone())
+            .map_err(damaged)?
+            .header();
+        if header.base_offset.get() < 0 || header.last_offset().get() == i64::MAX {
+            return Err(damaged(BatchError::Corrupt("its offsets are out of range")));
+        }
         if let Some(expected) = expected
-            && expected != view.base_offset
+            && expected != header.base_offset
         {
             return Err(BuildError::Hole {
                 expected,
-                found: view.base_offset,
+                found: header.base_offset,
             });
         }
         let last_epoch = open
@@ -147,15 +152,17 @@ impl ObjectBuilder {
             .as_ref()
             .and_then(|entry| entry.epochs.last())
             .map(|last| last.epoch);
-        if view.leader_epoch.get() < 0 || last_epoch.is_some_and(|last| view.leader_epoch < last) {
+        if header.leader_epoch.get() < 0
+            || last_epoch.is_some_and(|last| header.leader_epoch < last)
+        {
             return Err(BuildError::EpochFell {
-                offset: view.base_offset,
+                offset: header.base_offset,
             });
         }
         open.push(
             self.id,
             BytePosition::new(self.length),
-            &view,
+            &header,
             &batch,
             stamp,
         );
@@ -229,7 +236,7 @@ impl OpenSegment {
         &mut self,
         object: ObjectId,
         at: BytePosition,
-        view: &BatchView,
+        header: &BatchHeader,
         batch: &Bytes,
         stamp: TimestampMs,
     ) {
@@ -239,11 +246,11 @@ impl OpenSegment {
             length: 0,
             index_position: BytePosition::new(0),
             index_length: 0,
-            base_offset: view.base_offset,
-            last_offset: view.last_offset,
+            base_offset: header.base_offset,
+            last_offset: header.last_offset(),
             record_count: 0,
-            first_timestamp: view.first_timestamp,
-            max_timestamp: view.max_timestamp,
+            first_timestamp: header.record_timestamp(0),
+            max_timestamp: header.max_timestamp,
             first_stamp: stamp,
             last_stamp: stamp,
             epochs: Vec::new(),
@@ -251,15 +258,15 @@ impl OpenSegment {
         });
         match self.runs.last_mut() {
             Some(run) if entry.length - self.run_start < RUN_BYTES => {
-                run.max_timestamp = run.max_timestamp.max(view.max_timestamp);
+                run.max_timestamp = run.max_timestamp.max(header.max_timestamp);
                 run.crc = crc32c::crc32c_append(run.crc, batch);
             }
             _ => {
                 self.run_start = entry.length;
                 self.runs.push(IndexEntry {
-                    offset: view.base_offset,
+                    offset: header.base_offset,
                     position: BytePosition::new(entry.length),
-                    max_timestamp: view.max_timestamp,
+                    max_timestamp: header.max_timestamp,
                     crc: crc32c::crc32c(batch),
                 });
             }
@@ -267,17 +274,17 @@ impl OpenSegment {
         if entry
             .epochs
             .last()
-            .is_none_or(|last| last.epoch < view.leader_epoch)
+            .is_none_or(|last| last.epoch < header.leader_epoch)
         {
             entry.epochs.push(EpochStart {
-                epoch: view.leader_epoch,
-                start: view.base_offset,
+                epoch: header.leader_epoch,
+                start: header.base_offset,
             });
         }
         entry.length += wide(batch.len());
-        entry.last_offset = view.last_offset;
-        entry.record_count += u64::from(view.record_count);
-        entry.max_timestamp = entry.max_timestamp.max(view.max_timestamp);
+        entry.last_offset = header.last_offset();
+        entry.record_count += u64::try_from(header.record_count).unwrap_or(0);
+        entry.max_timestamp = entry.max_timestamp.max(header.max_timestamp);
         entry.last_stamp = entry.last_stamp.max(stamp);
         entry.crc = crc32c::crc32c_append(entry.crc, batch);
     }

@@ -4,15 +4,12 @@
 //! Not here: where objects are put (`store`), how they are read through a cache (`reader`).
 //! Spec: docs/formats/segment-object.md
 
-mod batch;
 mod builder;
 pub(crate) mod codec;
 mod directory;
 mod footer;
 mod index;
 
-pub use batch::BatchError;
-pub(crate) use batch::BatchView;
 pub use builder::{BuildError, BuiltObject, ObjectBuilder};
 pub use codec::FormatError;
 pub(crate) use directory::{
@@ -21,3 +18,6 @@ pub(crate) use directory::{
 pub use directory::{decode_directory, encode_directory};
 pub use footer::{FOOTER_LENGTH, Footer};
 pub use index::{IndexBlock, IndexEntry, RUN_BYTES};
+
+#[cfg(test)]
+mod tests;

@@ -135,3 +135,6 @@ pub struct GroupManifest {
     /// State of the consumer groups, opaque to readers of the bucket (`docs/formats/coordinator-state.md`).
     pub coordinator: Bytes,
 }
+
+#[cfg(test)]
+mod tests;

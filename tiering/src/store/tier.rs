@@ -77,6 +77,26 @@ impl TierStore {
         }))
     }
 
+    /// The same store under other limits.
+    #[must_use]
+    pub fn with_limits(&self, limits: StoreLimits) -> Self {
+        let Inner {
+            store,
+            root,
+            cluster,
+            random,
+            ..
+        } = &*self.0;
+        let (store, random) = (Arc::clone(store), Arc::clone(random));
+        Self(Arc::new(Inner {
+            store,
+            root: root.clone(),
+            cluster: *cluster,
+            random,
+            limits,
+        }))
+    }
+
     /// The cluster.
     #[must_use]
     pub fn cluster(&self) -> ClusterId {

@@ -1,0 +1,370 @@
+//! A store that fails on command, for tests of whatever talks to a store. Compiled for tests and under `test-support`.
+//!
+//! Owns: [`FaultyStore`]: the faults of real stores and networks, each on the call it is asked for.
+//! Not here: faults at random (a simulation draws them and injects them here).
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    Result, UploadPart,
+};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Which calls a fault is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// A plain put.
+    Put,
+    /// A put-if-absent.
+    PutIfAbsent,
+    /// The beginning of a multipart upload.
+    MultipartBegin,
+    /// One part.
+    MultipartPart,
+    /// The end of a multipart upload.
+    MultipartComplete,
+    /// Giving a multipart upload up.
+    MultipartAbort,
+    /// A read of an object or of a range.
+    Get,
+    /// A read of an object's length and time.
+    Head,
+    /// A listing.
+    List,
+    /// A deletion.
+    Delete,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing: this call goes well.
+    None,
+    /// The call is performed, the reply is an error of the connection.
+    LoseReply,
+    /// The call is performed, no reply ever comes.
+    LoseReplyAndHang,
+    /// The call is not performed: 503.
+    Unavailable,
+    /// The call is not performed, no reply ever comes.
+    BlackHole,
+    /// The call is not performed: 403.
+    Refuse,
+    /// The call is performed after this long.
+    Slow(Duration),
+    /// A get brings this many bytes too few.
+    ShortBody(usize),
+    /// A get brings as many bytes as asked, from this many bytes further on.
+    WrongRange(u64),
+    /// A get brings this byte (modulo the length) with its lowest bit flipped.
+    FlipBit(usize),
+    /// A put-if-absent overwrites; a listing shows nothing.
+    Lie,
+}
+
+#[derive(Default)]
+struct Plan {
+    queue: VecDeque<Fault>,
+    forever: Option<Fault>,
+    calls: u64,
+}
+
+/// An object store in front of another one. Clones share faults and counts.
+#[derive(Clone)]
+pub struct FaultyStore {
+    inner: Arc<dyn ObjectStore>,
+    plans: Arc<Mutex<HashMap<Call, Plan>>>,
+}
+
+impl std::fmt::Debug for FaultyStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl std::fmt::Display for FaultyStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "faulty {}", self.inner)
+    }
+}
+
+impl FaultyStore {
+    /// In front of `inner`, without faults yet.
+    #[must_use]
+    pub fn new(inner: Arc<dyn ObjectStore>) -> Self {
+        Self {
+            inner,
+            plans: Arc::default(),
+        }
+    }
+
+    /// The next calls of a kind meet these faults, one each.
+    pub fn inject(&self, call: Call, faults: impl IntoIterator<Item = Fault>) {
+        self.plans
+            .lock()
+            .entry(call)
+            .or_default()
+            .queue
+            .extend(faults);
+    }
+
+    /// All calls of a kind that no queued fault is for meet this one.
+    pub fn inject_forever(&self, call: Call, fault: Fault) {
+        self.plans.lock().entry(call).or_default().forever = Some(fault);
+    }
+
+    /// No more faults.
+    pub fn heal(&self) {
+        for plan in self.plans.lock().values_mut() {
+            plan.queue.clear();
+            plan.forever = None;
+        }
+    }
+
+    /// How often a kind was called.
+    #[must_use]
+    pub fn calls(&self, call: Call) -> u64 {
+        self.plans.lock().get(&call).map_or(0, |plan| plan.calls)
+    }
+
+    /// Counts the call, draws its fault, and meets those that come before the call is performed.
+    async fn before(&self, call: Call) -> Result<Fault> {
+        let fault = {
+            let mut plans = self.plans.lock();
+            let plan = plans.entry(call).or_default();
+            plan.calls += 1;
+            plan.queue
+                .pop_front()
+                .or(plan.forever)
+                .unwrap_or(Fault::None)
+        };
+        match fault {
+            Fault::Unavailable => Err(generic("503 Slow Down")),
+            Fault::BlackHole => std::future::pending().await,
+            Fault::Refuse => Err(Error::PermissionDenied {
+                path: String::new(),
+                source: "403 Forbidden, by the test".into(),
+            }),
+            Fault::Slow(delay) => {
+                tokio::time::sleep(delay).await;
+                Ok(fault)
+            }
+            _ => Ok(fault),
+        }
+    }
+}
+
+fn generic(text: &'static str) -> Error {
+    Error::Generic {
+        store: "faulty",
+        source: text.into(),
+    }
+}
+
+/// Meets the faults that come after the call was performed.
+async fn after<T>(fault: Fault, done: Result<T>) -> Result<T> {
+    match fault {
+        Fault::LoseReply => Err(generic("connection reset while waiting for the reply")),
+        Fault::LoseReplyAndHang => std::future::pending().await,
+        _ => done,
+    }
+}
+
+fn spoil(fault: Fault, bytes: Bytes) -> Bytes {
+    match fault {
+        Fault::ShortBody(missing) => bytes.slice(..bytes.len().saturating_sub(missing)),
+        Fault::FlipBit(at) if !bytes.is_empty() => {
+            let mut copy = bytes.to_vec();
+            let at = at % copy.len();
+            copy[at] ^= 1;
+            Bytes::from(copy)
+        }
+        _ => bytes,
+    }
+}
+
+#[async_trait]
+impl ObjectStore for FaultyStore {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        let conditional = options.mode == PutMode::Create;
+        let fault = self
+            .before(if conditional {
+                Call::PutIfAbsent
+            } else {
+                Call::Put
+            })
+            .await?;
+        let options = match fault {
+            Fault::Lie if conditional => PutOptions {
+                mode: PutMode::Overwrite,
+                ..options
+            },
+            _ => options,
+        };
+        after(fault, self.inner.put_opts(location, payload, options).await).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        let fault = self.before(Call::MultipartBegin).await?;
+        let inner = after(
+            fault,
+            self.inner.put_multipart_opts(location, options).await,
+        )
+        .await?;
+        Ok(Box::new(FaultyUpload {
+            inner,
+            store: self.clone(),
+        }))
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        let fault = self
+            .before(if options.head { Call::Head } else { Call::Get })
+            .await?;
+        let head = options.head;
+        let mut found = after(fault, self.inner.get_opts(location, options).await).await?;
+        if !head && matches!(fault, Fault::ShortBody(_) | Fault::FlipBit(_)) {
+            let (meta, range, attributes) = (
+                found.meta.clone(),
+                found.range.clone(),
+                found.attributes.clone(),
+            );
+            let extensions = found.extensions.clone();
+            let bytes = spoil(fault, found.bytes().await?);
+            let payload = GetResultPayload::Stream(stream::once(async { Ok(bytes) }).boxed());
+            found = GetResult {
+                payload,
+                meta,
+                range,
+                attributes,
+                extensions,
+            };
+        }
+        Ok(found)
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let fault = self.before(Call::Get).await?;
+        let ranges: Vec<_> = match fault {
+            Fault::WrongRange(by) => ranges
+                .iter()
+                .map(|range| range.start + by..range.end + by)
+                .collect(),
+            _ => ranges.to_vec(),
+        };
+        let found = after(fault, self.inner.get_ranges(location, &ranges).await).await?;
+        Ok(found.into_iter().map(|bytes| spoil(fault, bytes)).collect())
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        let this = self.clone();
+        locations
+            .then(move |location| {
+                let this = this.clone();
+                async move {
+                    let location = location?;
+                    let fault = this.before(Call::Delete).await?;
+                    let one = stream::once(std::future::ready(Ok(location.clone()))).boxed();
+                    let done = this
+                        .inner
+                        .delete_stream(one)
+                        .next()
+                        .await
+                        .unwrap_or(Ok(location));
+                    after(fault, done).await
+                }
+            })
+            .boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.listing(self.inner.list(prefix))
+    }
+
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.listing(self.inner.list_with_offset(prefix, offset))
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        let fault = self.before(Call::List).await?;
+        after(fault, self.inner.list_with_delimiter(prefix).await).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}
+
+impl FaultyStore {
+    fn listing(
+        &self,
+        inner: BoxStream<'static, Result<ObjectMeta>>,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let this = self.clone();
+        stream::once(async move {
+            match this.before(Call::List).await {
+                Ok(Fault::Lie) => stream::empty().boxed(),
+                Ok(fault) => match after(fault, Ok(())).await {
+                    Ok(()) => inner,
+                    Err(error) => stream::once(async { Err(error) }).boxed(),
+                },
+                Err(error) => stream::once(async { Err(error) }).boxed(),
+            }
+        })
+        .flatten()
+        .boxed()
+    }
+}
+
+#[derive(Debug)]
+struct FaultyUpload {
+    inner: Box<dyn MultipartUpload>,
+    store: FaultyStore,
+}
+
+#[async_trait]
+impl MultipartUpload for FaultyUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        let part = self.inner.put_part(data);
+        let store = self.store.clone();
+        Box::pin(async move {
+            let fault = store.before(Call::MultipartPart).await?;
+            after(fault, part.await).await
+        })
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        let fault = self.store.before(Call::MultipartComplete).await?;
+        after(fault, self.inner.complete().await).await
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        let fault = self.store.before(Call::MultipartAbort).await?;
+        after(fault, self.inner.abort().await).await
+    }
+}
