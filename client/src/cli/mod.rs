@@ -12,6 +12,7 @@ pub mod produce;
 pub mod tier;
 pub mod topic;
 
+use crate::cluster::{Cluster, ClusterConfig};
 use clap::{Args, Subcommand, ValueEnum};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -85,7 +86,11 @@ impl World {
     /// The operating system's network, clock and entropy.
     #[must_use]
     pub fn system() -> Self {
-        Self { network: TcpNetwork::shared(), clock: SystemClock::shared(), random: SystemRandom::shared() }
+        Self {
+            network: TcpNetwork::shared(),
+            clock: SystemClock::shared(),
+            random: SystemRandom::shared(),
+        }
     }
 }
 
@@ -98,6 +103,31 @@ pub enum Failure {
     Usage(String),
     /// The reader of stdout went away: not an error, nothing more to say.
     BrokenPipe,
+}
+
+impl std::convert::From<crate::error::Error> for Failure {
+    fn from(error: crate::error::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl std::convert::From<crate::admin_http::AdminError> for Failure {
+    fn from(error: crate::admin_http::AdminError) -> Self {
+        match error {
+            crate::admin_http::AdminError::BadUrl { .. } => Self::Usage(error.to_string()),
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+/// The cluster that the global flags name.
+fn cluster(global: &Global, world: &World) -> Result<Cluster, Failure> {
+    Cluster::new(
+        ClusterConfig::new(&global.bootstrap),
+        Arc::clone(&world.network),
+        Arc::clone(&world.random),
+    )
+    .map_err(|error| Failure::Usage(error.to_string()))
 }
 
 /// Runs one verb to its end. 0 done, 1 failed, 2 wrong usage; errors are told on stderr.
@@ -117,7 +147,9 @@ pub async fn run(command: Command, global: &Global, world: &World) -> ExitCode {
             ExitCode::from(1)
         }
         Err(Failure::Usage(text)) => {
-            output::say(&format!("error: {text}\n\nFor more information, try '--help'."));
+            output::say(&format!(
+                "error: {text}\n\nFor more information, try '--help'."
+            ));
             ExitCode::from(2)
         }
     }

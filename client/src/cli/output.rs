@@ -17,7 +17,10 @@ pub fn say(text: &str) {
 /// Prints text on stdout.
 pub fn data(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(written)
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .map_err(written)
 }
 
 /// Prints one JSON document and a newline on stdout.
@@ -62,7 +65,8 @@ pub fn written(error: io::Error) -> Failure {
 
 /// Parses `30s`, `2m`, `500ms`. Zero is refused.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let duration = humantime::parse_duration(text).map_err(|error| format!("{error} (say 30s, 2m, 500ms)"))?;
+    let duration =
+        humantime::parse_duration(text).map_err(|error| format!("{error} (say 30s, 2m, 500ms)"))?;
     if duration.is_zero() {
         return Err("must be longer than zero".to_owned());
     }
@@ -71,7 +75,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 /// Bytes for people: `1.5 MiB`.
 #[must_use]
-#[allow(clippy::cast_precision_loss, reason = "rounded to one decimal for people")]
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "rounded to one decimal for people"
+)]
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     if count < 1024 {

@@ -1,6 +1,7 @@
 //! `tidelog tier status | flush`: what is local, what is in the object store.
 
-use super::{Failure, Global, World, output};
+use super::{Failure, Global, Output, World, output};
+use crate::admin_http::{AdminClient, TierStatus};
 use clap::{Args, Subcommand};
 use std::time::Duration;
 
@@ -35,6 +36,59 @@ pub enum TierVerb {
     },
 }
 
-pub(super) async fn run(_args: TierArgs, _global: &Global, _world: &World) -> Result<(), Failure> {
-    Err(Failure::Failed("this verb is not built yet".to_owned()))
+pub(super) async fn run(args: TierArgs, global: &Global, world: &World) -> Result<(), Failure> {
+    let admin = AdminClient::new(&global.admin_url, world.network.clone())?;
+    let status = match args.verb {
+        TierVerb::Status { topic } => admin.tier_status(topic.as_deref()).await?,
+        TierVerb::Flush {
+            topic,
+            trim_local,
+            timeout,
+        } => {
+            let status = admin
+                .tier_flush(topic.as_deref(), trim_local, timeout)
+                .await?;
+            let moved = if trim_local {
+                "in the store, and no longer on the local disk"
+            } else {
+                "in the store"
+            };
+            output::say(&format!(
+                "everything committed before this command is {moved}"
+            ));
+            status
+        }
+    };
+    print(&status, global.output)
+}
+
+fn print(status: &TierStatus, output: Output) -> Result<(), Failure> {
+    if output == Output::Json {
+        return output::json(status);
+    }
+    let rows = status.partitions.iter().map(|partition| {
+        vec![
+            partition.topic.clone(),
+            partition.partition.to_string(),
+            partition.log_start.to_string(),
+            partition.tiered_until.to_string(),
+            partition.high_watermark.to_string(),
+            partition.local_start.to_string(),
+            output::bytes(partition.local_bytes),
+            output::bytes(partition.remote_bytes),
+        ]
+    });
+    output::table(
+        &[
+            "TOPIC",
+            "PARTITION",
+            "LOG-START",
+            "TIERED-UNTIL",
+            "HIGH-WATERMARK",
+            "LOCAL-START",
+            "LOCAL",
+            "REMOTE",
+        ],
+        &rows.collect::<Vec<_>>(),
+    )
 }

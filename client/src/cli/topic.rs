@@ -1,7 +1,12 @@
 //! `tidelog topic create | list | describe | delete`.
 
-use super::{Failure, Global, World};
+use super::{Failure, Global, Output, World, cluster, output};
+use crate::admin::{ConfigEntry, OffsetSpec};
+use crate::cluster::{Cluster, Metadata, TopicMeta};
 use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use tidelog_model::{NodeId, Offset, PartitionIndex};
 
 /// Flags of `tidelog topic`.
 #[derive(Args, Debug)]
@@ -46,6 +51,223 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     }
 }
 
-pub(super) async fn run(_args: TopicArgs, _global: &Global, _world: &World) -> Result<(), Failure> {
-    Err(Failure::Failed("this verb is not built yet".to_owned()))
+#[derive(Serialize)]
+struct Done<'a> {
+    topic: &'a str,
+    status: &'a str,
+}
+
+#[derive(Serialize)]
+struct TopicList {
+    topics: Vec<ListedTopic>,
+}
+
+#[derive(Serialize)]
+struct ListedTopic {
+    topic: String,
+    topic_id: String,
+    partitions: usize,
+    internal: bool,
+}
+
+#[derive(Serialize)]
+struct Description {
+    topic: String,
+    topic_id: String,
+    partitions: Vec<DescribedPartition>,
+    configs: Vec<DescribedConfig>,
+}
+
+#[derive(Serialize)]
+struct DescribedPartition {
+    partition: i32,
+    leader: Option<i32>,
+    leader_epoch: i32,
+    replicas: Vec<i32>,
+    in_sync: Vec<i32>,
+    log_start: i64,
+    high_watermark: i64,
+}
+
+#[derive(Serialize)]
+struct DescribedConfig {
+    name: String,
+    value: Option<String>,
+    source: &'static str,
+}
+
+pub(super) async fn run(args: TopicArgs, global: &Global, world: &World) -> Result<(), Failure> {
+    let cluster = cluster(global, world)?;
+    match args.verb {
+        TopicVerb::Create {
+            name,
+            partitions,
+            config,
+        } => {
+            cluster.create_topic(&name, partitions, &config).await?;
+            done(&name, "created", global.output)
+        }
+        TopicVerb::Delete { name } => {
+            cluster.delete_topic(&name).await?;
+            done(&name, "deleted", global.output)
+        }
+        TopicVerb::List => list(&*cluster.list_topics().await?, global.output),
+        TopicVerb::Describe { name } => describe(&cluster, &name, global.output).await,
+    }
+}
+
+fn done(topic: &str, status: &str, output: Output) -> Result<(), Failure> {
+    match output {
+        Output::Json => output::json(&Done { topic, status }),
+        Output::Table => output::table(
+            &["TOPIC", "STATUS"],
+            &[vec![topic.to_owned(), status.to_owned()]],
+        ),
+    }
+}
+
+fn list(metadata: &Metadata, output: Output) -> Result<(), Failure> {
+    let topics: Vec<ListedTopic> = metadata
+        .topics
+        .iter()
+        .map(|(name, topic)| ListedTopic {
+            topic: name.clone(),
+            topic_id: id_text(topic),
+            partitions: topic.partitions.len(),
+            internal: topic.is_internal,
+        })
+        .collect();
+    match output {
+        Output::Json => output::json(&TopicList { topics }),
+        Output::Table => {
+            let row = |topic: &ListedTopic| {
+                vec![
+                    topic.topic.clone(),
+                    topic.partitions.to_string(),
+                    topic.topic_id.clone(),
+                ]
+            };
+            output::table(
+                &["TOPIC", "PARTITIONS", "ID"],
+                &topics.iter().map(row).collect::<Vec<_>>(),
+            )
+        }
+    }
+}
+
+async fn describe(cluster: &Cluster, name: &str, output: Output) -> Result<(), Failure> {
+    let metadata = cluster.topic(name).await?;
+    let all = |spec| {
+        (0..metadata.partition_count(name))
+            .map(|at| (PartitionIndex::new(at), spec))
+            .collect()
+    };
+    let start: BTreeMap<_, Offset> = cluster
+        .list_offsets(name, &all(OffsetSpec::Earliest))
+        .await?;
+    let end = cluster.list_offsets(name, &all(OffsetSpec::Latest)).await?;
+    let configs = cluster.describe_topic_configs(name).await?;
+    let description = description(name, &metadata, &start, &end, configs);
+    match output {
+        Output::Json => output::json(&description),
+        Output::Table => print_description(&description),
+    }
+}
+
+fn description(
+    name: &str,
+    metadata: &Metadata,
+    start: &BTreeMap<PartitionIndex, Offset>,
+    end: &BTreeMap<PartitionIndex, Offset>,
+    configs: Vec<ConfigEntry>,
+) -> Description {
+    let topic = metadata.topics.get(name);
+    let numbers = |nodes: &[NodeId]| nodes.iter().map(|node| node.get()).collect();
+    let partitions = (0..)
+        .zip(
+            topic
+                .map(|topic| topic.partitions.as_slice())
+                .unwrap_or_default(),
+        )
+        .map(|(index, partition)| DescribedPartition {
+            partition: index,
+            leader: partition.leader.map(NodeId::get),
+            leader_epoch: partition.leader_epoch,
+            replicas: numbers(&partition.replicas),
+            in_sync: numbers(&partition.in_sync),
+            log_start: start
+                .get(&PartitionIndex::new(index))
+                .copied()
+                .unwrap_or_default()
+                .get(),
+            high_watermark: end
+                .get(&PartitionIndex::new(index))
+                .copied()
+                .unwrap_or_default()
+                .get(),
+        })
+        .collect();
+    let configs = configs
+        .into_iter()
+        .map(|entry| DescribedConfig {
+            name: entry.name,
+            value: entry.value,
+            source: entry.source,
+        })
+        .collect();
+    Description {
+        topic: name.to_owned(),
+        topic_id: topic.map(id_text).unwrap_or_default(),
+        partitions,
+        configs,
+    }
+}
+
+fn print_description(description: &Description) -> Result<(), Failure> {
+    output::data("SUMMARY\n")?;
+    output::table(
+        &["TOPIC", "ID", "PARTITIONS"],
+        &[vec![
+            description.topic.clone(),
+            description.topic_id.clone(),
+            description.partitions.len().to_string(),
+        ]],
+    )?;
+    output::data("\nCONFIGS\n")?;
+    let configs = description.configs.iter().map(|config| {
+        vec![
+            config.name.clone(),
+            config.value.clone().unwrap_or_else(|| "-".to_owned()),
+            config.source.to_owned(),
+        ]
+    });
+    output::table(&["KEY", "VALUE", "SOURCE"], &configs.collect::<Vec<_>>())?;
+    output::data("\nPARTITIONS\n")?;
+    let partitions = description.partitions.iter().map(|partition| {
+        vec![
+            partition.partition.to_string(),
+            partition
+                .leader
+                .map_or_else(|| "-".to_owned(), |leader| leader.to_string()),
+            partition.leader_epoch.to_string(),
+            format!("{:?}", partition.replicas),
+            partition.log_start.to_string(),
+            partition.high_watermark.to_string(),
+        ]
+    });
+    output::table(
+        &[
+            "PARTITION",
+            "LEADER",
+            "EPOCH",
+            "REPLICAS",
+            "LOG-START",
+            "HIGH-WATERMARK",
+        ],
+        &partitions.collect::<Vec<_>>(),
+    )
+}
+
+fn id_text(topic: &TopicMeta) -> String {
+    uuid::Uuid::from_bytes(topic.id).to_string()
 }

@@ -1,4 +1,13 @@
 //! `tidelog bench produce | consume`: measures a cluster, and checks what comes back.
+//!
+//! Owns: flags.
+//! Not here: the measurements (`produce`, `consume`, `disk`), the records' content (`payload`).
+//! Spec: `docs/guides/cli.md`, section bench.
+
+mod consume;
+mod disk;
+mod payload;
+mod produce;
 
 use super::produce::CodecName;
 use super::{Failure, Global, World, output};
@@ -114,6 +123,34 @@ fn rate(text: &str) -> Result<Rate, String> {
     }
 }
 
-pub(super) async fn run(_args: BenchArgs, _global: &Global, _world: &World) -> Result<(), Failure> {
-    Err(Failure::Failed("this verb is not built yet".to_owned()))
+pub(super) async fn run(args: BenchArgs, global: &Global, world: &World) -> Result<(), Failure> {
+    match args.verb {
+        BenchVerb::Produce(args) => produce::run(args, global, world).await,
+        BenchVerb::Consume(args) => consume::run(args, global, world).await,
+    }
+}
+
+/// Millions of bytes (10^6) a second.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "a rate, printed with one decimal"
+)]
+fn megabytes_per_second(bytes: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 {
+        bytes as f64 / 1e6 / seconds
+    } else {
+        0.0
+    }
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "a rate, printed without decimals"
+)]
+fn per_second(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 {
+        count as f64 / seconds
+    } else {
+        0.0
+    }
 }

@@ -108,7 +108,11 @@ fn percent(letter: Option<char>) -> Result<Option<Piece>, String> {
         Some('S') => Piece::PayloadLength,
         Some('h') => Piece::Headers,
         Some('T') => Piece::Timestamp,
-        Some(other) => return Err(format!("unknown letter %{other}: there are %t %p %o %k %K %v %s %S %h %T %%")),
+        Some(other) => {
+            return Err(format!(
+                "unknown letter %{other}: there are %t %p %o %k %K %v %s %S %h %T %%"
+            ));
+        }
         None => return Err("a lone % at the end: say %%".to_owned()),
     }))
 }
@@ -125,9 +129,12 @@ fn escape(letters: &mut std::str::Chars<'_>) -> Result<u8, String> {
             if digits.len() != 2 {
                 return Err("\\x needs two hexadecimal digits".to_owned());
             }
-            u8::from_str_radix(&digits, 16).map_err(|_| format!("\\x{digits} is not two hexadecimal digits"))
+            u8::from_str_radix(&digits, 16)
+                .map_err(|_| format!("\\x{digits} is not two hexadecimal digits"))
         }
-        Some(other) => Err(format!("unknown escape \\{other}: there are \\n \\t \\r \\0 \\\\ \\xHH")),
+        Some(other) => Err(format!(
+            "unknown escape \\{other}: there are \\n \\t \\r \\0 \\\\ \\xHH"
+        )),
         None => Err("a lone \\ at the end: say \\\\".to_owned()),
     }
 }
@@ -144,13 +151,16 @@ impl Format {
                 out.extend_from_slice(json(record).to_string().as_bytes());
                 out.push(b'\n');
             }
-            Self::Text(pieces) => pieces.iter().for_each(|piece| render_piece(piece, record, out)),
+            Self::Text(pieces) => pieces
+                .iter()
+                .for_each(|piece| render_piece(piece, record, out)),
         }
     }
 }
 
 fn render_piece(piece: &Piece, record: &Printable<'_>, out: &mut Vec<u8>) {
-    let length = |part: Option<&[u8]>| part.map_or_else(|| "-1".to_owned(), |bytes| bytes.len().to_string());
+    let length =
+        |part: Option<&[u8]>| part.map_or_else(|| "-1".to_owned(), |bytes| bytes.len().to_string());
     match piece {
         Piece::Literal(bytes) => out.extend_from_slice(bytes),
         Piece::Topic => out.extend_from_slice(record.topic.as_bytes()),
@@ -239,10 +249,18 @@ mod tests {
     #[test]
     fn letters_and_escapes() {
         assert_eq!(render("%t/%p/%o\\n", &RECORD), b"orders/3/42\n");
-        assert_eq!(render("%k\\t%v %s|%K|%S|%T|%%", &RECORD), b"k\xff\tv1 v1|2|2|1500|%");
+        assert_eq!(
+            render("%k\\t%v %s|%K|%S|%T|%%", &RECORD),
+            b"k\xff\tv1 v1|2|2|1500|%"
+        );
         assert_eq!(render("%h", &RECORD), b"a=1,a=NULL");
         assert_eq!(render("\\x00\\x7e\\\\\\r", &RECORD), b"\0~\\\r");
-        let empty = Printable { key: None, value: None, headers: &[], ..RECORD };
+        let empty = Printable {
+            key: None,
+            value: None,
+            headers: &[],
+            ..RECORD
+        };
         assert_eq!(render("[%k][%v]%K%S[%h]", &empty), b"[][]-1-1[]");
     }
 

@@ -1,0 +1,354 @@
+//! Topics, offsets and settings of a cluster.
+//!
+//! Owns: create, delete, list and describe topics; list offsets; producer ids.
+//! Not here: what Kafka has no words for (`admin_http`).
+
+use crate::cluster::{Cluster, Metadata};
+use crate::error::{Error, ErrorCode};
+use kafka_wire::create_topics_request::{CreatableTopic, CreatableTopicConfig};
+use kafka_wire::delete_topics_request::DeleteTopicState;
+use kafka_wire::describe_configs_request::DescribeConfigsResource;
+use kafka_wire::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
+use kafka_wire::list_offsets_response::ListOffsetsPartitionResponse;
+use kafka_wire::{
+    CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest, ListOffsetsRequest,
+    ListOffsetsResponse,
+};
+use kafka_wire_core::StrBytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tidelog_model::{NodeId, Offset, PartitionIndex, TimestampMs};
+
+const RESOURCE_TOPIC: i8 = 2;
+
+/// Which offset of a partition is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OffsetSpec {
+    /// The first record still there.
+    Earliest,
+    /// The high watermark: where the next record readers will see goes.
+    Latest,
+    /// The first record with this time or a later one; the high watermark when there is none.
+    Timestamp(TimestampMs),
+}
+
+/// A setting of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigEntry {
+    /// Kafka's name.
+    pub name: String,
+    /// Its value; `None` for a secret.
+    pub value: Option<String>,
+    /// Where it comes from, Kafka's name: `DYNAMIC_TOPIC_CONFIG`, `DEFAULT_CONFIG`, …
+    pub source: &'static str,
+}
+
+impl Cluster {
+    /// Creates a topic; it is in the metadata when this returns. Not tried again once it may have happened.
+    pub async fn create_topic(
+        &self,
+        name: &str,
+        partitions: i32,
+        configs: &[(String, String)],
+    ) -> Result<(), Error> {
+        let what = format!("create topic '{name}'");
+        let timeout_ms = self.timeout_ms();
+        self.ask_any::<CreateTopicsRequest>(
+            2..=7,
+            false,
+            |_| {
+                let mut topic = CreatableTopic::default();
+                topic.name = StrBytes::from(name);
+                topic.num_partitions = partitions;
+                topic.replication_factor = -1;
+                topic.configs = configs
+                    .iter()
+                    .map(|(key, value)| config(key, value))
+                    .collect();
+                let mut request = CreateTopicsRequest::default();
+                request.topics = vec![topic];
+                request.timeout_ms = timeout_ms;
+                request
+            },
+            |response| match response.topics.first() {
+                Some(topic) => ErrorCode::new(topic.error_code)
+                    .check(what.as_str(), topic.error_message.as_deref()),
+                None => Err(Error::Protocol {
+                    address: what.clone(),
+                    cause: "the answer is empty".to_owned(),
+                }),
+            },
+        )
+        .await?;
+        self.topic_appears(name).await
+    }
+
+    /// A created topic is known to the broker that created it; others hear of it a little later.
+    async fn topic_appears(&self, name: &str) -> Result<(), Error> {
+        let mut attempts = self.attempts();
+        loop {
+            let error = match self
+                .refresh(Some(&[name]))
+                .await
+                .map(|metadata| metadata.check_topic(name))
+            {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) | Err(error) => error,
+            };
+            attempts.again(error).await?;
+        }
+    }
+
+    /// Deletes a topic with its records.
+    pub async fn delete_topic(&self, name: &str) -> Result<(), Error> {
+        let what = format!("delete topic '{name}'");
+        let timeout_ms = self.timeout_ms();
+        self.ask_any::<DeleteTopicsRequest>(
+            1..=6,
+            false,
+            |version| {
+                let mut request = DeleteTopicsRequest::default();
+                if version >= 6 {
+                    let mut state = DeleteTopicState::default();
+                    state.name = Some(StrBytes::from(name));
+                    request.topics = vec![state];
+                } else {
+                    request.topic_names = vec![StrBytes::from(name)];
+                }
+                request.timeout_ms = timeout_ms;
+                request
+            },
+            |response| match response.responses.first() {
+                // An unknown topic is final here, though elsewhere it means "not known yet".
+                Some(topic) if topic.error_code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.get() => {
+                    Err(Error::Invalid(format!("{what}: there is no such topic")))
+                }
+                Some(topic) => ErrorCode::new(topic.error_code)
+                    .check(what.as_str(), topic.error_message.as_deref()),
+                None => Err(Error::Protocol {
+                    address: what.clone(),
+                    cause: "the answer is empty".to_owned(),
+                }),
+            },
+        )
+        .await
+        .map(drop)
+    }
+
+    /// All topics.
+    pub async fn list_topics(&self) -> Result<Arc<Metadata>, Error> {
+        let mut attempts = self.attempts();
+        loop {
+            match self.refresh(None).await {
+                Ok(metadata) => return Ok(metadata),
+                Err(error @ Error::Unreachable { .. }) => return Err(error),
+                Err(error) => attempts.again(error).await?,
+            }
+        }
+    }
+
+    /// The settings of a topic, by name.
+    pub async fn describe_topic_configs(&self, name: &str) -> Result<Vec<ConfigEntry>, Error> {
+        let what = format!("settings of topic '{name}'");
+        let response = self
+            .ask_any::<DescribeConfigsRequest>(
+                1..=4,
+                true,
+                |_| {
+                    let mut resource = DescribeConfigsResource::default();
+                    resource.resource_type = RESOURCE_TOPIC;
+                    resource.resource_name = StrBytes::from(name);
+                    resource.configuration_keys = None;
+                    let mut request = DescribeConfigsRequest::default();
+                    request.resources = vec![resource];
+                    request
+                },
+                |response| match response.results.first() {
+                    Some(result) => ErrorCode::new(result.error_code)
+                        .check(what.as_str(), result.error_message.as_deref()),
+                    None => Err(Error::Protocol {
+                        address: what.clone(),
+                        cause: "the answer is empty".to_owned(),
+                    }),
+                },
+            )
+            .await?;
+        let mut entries: Vec<ConfigEntry> = response
+            .results
+            .iter()
+            .flat_map(|result| &result.configs)
+            .map(|config| ConfigEntry {
+                name: config.name.to_string(),
+                value: config.value.as_ref().map(ToString::to_string),
+                source: source_name(config.config_source),
+            })
+            .collect();
+        entries.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(entries)
+    }
+
+    /// One offset per partition of `wanted`, from the leaders, tried again until the operation's deadline.
+    pub async fn list_offsets(
+        &self,
+        topic: &str,
+        wanted: &BTreeMap<PartitionIndex, OffsetSpec>,
+    ) -> Result<BTreeMap<PartitionIndex, Offset>, Error> {
+        let mut found = BTreeMap::new();
+        let mut left = wanted.clone();
+        let mut attempts = self.attempts();
+        self.topic(topic).await?;
+        while !left.is_empty() {
+            let mut failed = None;
+            for (leader, group) in self.by_leader(topic, &left) {
+                let answer = match leader {
+                    Some(node) => self.offsets_from(node, topic, &group).await,
+                    None => Err(no_leader(topic)),
+                };
+                match answer {
+                    Ok(offsets) => {
+                        for (partition, offset) in offsets {
+                            left.remove(&partition);
+                            found.insert(partition, offset);
+                        }
+                    }
+                    Err(error) => failed = Some(error),
+                }
+            }
+            if let Some(error) = failed {
+                let stale = error.wants_metadata();
+                attempts.again(error).await?;
+                if stale && let Err(error) = self.refresh(Some(&[topic])).await {
+                    attempts.again(error).await?;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn by_leader(
+        &self,
+        topic: &str,
+        wanted: &BTreeMap<PartitionIndex, OffsetSpec>,
+    ) -> BTreeMap<Option<NodeId>, BTreeMap<PartitionIndex, OffsetSpec>> {
+        let metadata = self.metadata();
+        let mut groups: BTreeMap<Option<NodeId>, BTreeMap<_, _>> = BTreeMap::new();
+        for (partition, spec) in wanted {
+            groups
+                .entry(metadata.leader(topic, *partition))
+                .or_default()
+                .insert(*partition, *spec);
+        }
+        groups
+    }
+
+    async fn offsets_from(
+        &self,
+        node: NodeId,
+        topic: &str,
+        wanted: &BTreeMap<PartitionIndex, OffsetSpec>,
+    ) -> Result<BTreeMap<PartitionIndex, Offset>, Error> {
+        let connection = self.node(node).await?;
+        let answer = connection
+            .call::<ListOffsetsRequest>(1..=9, self.request_deadline(), |_| {
+                offsets_request(topic, wanted)
+            })
+            .await?;
+        let mut found = BTreeMap::new();
+        let mut none_later = BTreeMap::new();
+        for partition in partitions_of(&answer) {
+            let index = PartitionIndex::new(partition.partition_index);
+            ErrorCode::new(partition.error_code)
+                .check(format!("offsets of {topic}/{index}"), None)?;
+            if partition.offset >= 0 {
+                found.insert(index, Offset::new(partition.offset));
+            } else {
+                none_later.insert(index, OffsetSpec::Latest);
+            }
+        }
+        if !none_later.is_empty() {
+            let answer = connection
+                .call::<ListOffsetsRequest>(1..=9, self.request_deadline(), |_| {
+                    offsets_request(topic, &none_later)
+                })
+                .await?;
+            for partition in partitions_of(&answer) {
+                let index = PartitionIndex::new(partition.partition_index);
+                ErrorCode::new(partition.error_code)
+                    .check(format!("offsets of {topic}/{index}"), None)?;
+                found.insert(index, Offset::new(partition.offset));
+            }
+        }
+        if let Some(missing) = wanted
+            .keys()
+            .find(|partition| !found.contains_key(partition))
+        {
+            return Err(Error::Protocol {
+                address: connection.address().to_owned(),
+                cause: format!("no offset of {topic}/{missing} in the answer"),
+            });
+        }
+        Ok(found)
+    }
+
+    fn timeout_ms(&self) -> i32 {
+        i32::try_from(self.config().request_timeout.as_millis()).unwrap_or(i32::MAX)
+    }
+}
+
+fn no_leader(topic: &str) -> Error {
+    Error::Broker {
+        code: ErrorCode::LEADER_NOT_AVAILABLE,
+        what: format!("topic '{topic}'"),
+        message: Some("a partition has no leader now".to_owned()),
+    }
+}
+
+fn partitions_of(
+    answer: &ListOffsetsResponse,
+) -> impl Iterator<Item = &ListOffsetsPartitionResponse> {
+    answer.topics.iter().flat_map(|topic| &topic.partitions)
+}
+
+fn offsets_request(
+    topic: &str,
+    wanted: &BTreeMap<PartitionIndex, OffsetSpec>,
+) -> ListOffsetsRequest {
+    let mut entry = ListOffsetsTopic::default();
+    entry.name = StrBytes::from(topic);
+    for (index, spec) in wanted {
+        let mut partition = ListOffsetsPartition::default();
+        partition.partition_index = index.get();
+        partition.current_leader_epoch = -1;
+        partition.timestamp = match spec {
+            OffsetSpec::Earliest => -2,
+            OffsetSpec::Latest => -1,
+            OffsetSpec::Timestamp(stamp) => stamp.get().max(0),
+        };
+        entry.partitions.push(partition);
+    }
+    let mut request = ListOffsetsRequest::default();
+    request.replica_id = -1;
+    request.topics = vec![entry];
+    request
+}
+
+fn config(key: &str, value: &str) -> CreatableTopicConfig {
+    let mut entry = CreatableTopicConfig::default();
+    entry.name = StrBytes::from(key);
+    entry.value = Some(StrBytes::from(value));
+    entry
+}
+
+fn source_name(source: i8) -> &'static str {
+    match source {
+        1 => "DYNAMIC_TOPIC_CONFIG",
+        2 => "DYNAMIC_BROKER_CONFIG",
+        3 => "DYNAMIC_DEFAULT_BROKER_CONFIG",
+        4 => "STATIC_BROKER_CONFIG",
+        5 => "DEFAULT_CONFIG",
+        6 => "DYNAMIC_BROKER_LOGGER_CONFIG",
+        7 => "CLIENT_METRICS_CONFIG",
+        8 => "GROUP_CONFIG",
+        _ => "UNKNOWN",
+    }
+}
