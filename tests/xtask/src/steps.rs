@@ -20,9 +20,7 @@ pub(crate) fn test() -> Vec<Step> {
     let mut steps = setup();
     steps.extend(lint());
     steps.push(step("build", OnFailure::Stop, build));
-    steps.push(step("rust tests", OnFailure::GoOn, || {
-        cargo(&["test", "--workspace", "--no-fail-fast"])
-    }));
+    steps.push(step("rust tests", OnFailure::GoOn, rust_tests));
     steps
 }
 
@@ -86,6 +84,71 @@ fn build() -> Result<()> {
     cargo(&["build", "--workspace", "--all-targets"])
 }
 
+/// With an S3 server beside them, for the tests that every kind of store must pass.
+fn rust_tests() -> Result<()> {
+    let programs = tempfile::tempdir().context("temporary directory for the S3 server")?;
+    let server = S3::start(&keep(programs.path(), "minio-dev")?, programs.path())?;
+    let mut command = cargo_command(&["test", "--workspace", "--no-fail-fast"])?;
+    checked(command.envs(server.environment()?))
+}
+
+/// A SeaweedFS that ends with this value.
+struct S3 {
+    minio_dev: PathBuf,
+    folder: PathBuf,
+}
+
+impl S3 {
+    fn start(minio_dev: &Path, parent: &Path) -> Result<Self> {
+        let server = Self {
+            minio_dev: minio_dev.to_owned(),
+            folder: parent.join("s3"),
+        };
+        checked(
+            server
+                .verb("up")
+                .args(["--server", "seaweedfs", "--port", "0"]),
+        )?;
+        Ok(server)
+    }
+
+    fn verb(&self, verb: &str) -> Command {
+        let mut command = Command::new(&self.minio_dev);
+        command.arg(verb).arg("--data-dir").arg(&self.folder);
+        command
+    }
+
+    /// What the tests read, from the server's state file (docs/guides/local-s3.md).
+    fn environment(&self) -> Result<Vec<(&'static str, String)>> {
+        let text = std::fs::read(self.folder.join("minio-dev.json"))?;
+        let state: serde_json::Value = serde_json::from_slice(&text)?;
+        let field = |name: &str| {
+            let value = state.get(name).and_then(serde_json::Value::as_str);
+            value
+                .map(str::to_owned)
+                .with_context(|| format!("no {name} in the state file"))
+        };
+        Ok(vec![
+            (
+                "TIDELOG_TEST_S3_URL",
+                format!("s3://{}/rust-tests", field("bucket")?),
+            ),
+            ("TIDELOG_TEST_S3_ENDPOINT", field("endpoint")?),
+            ("AWS_ACCESS_KEY_ID", field("access_key")?),
+            ("AWS_SECRET_ACCESS_KEY", field("secret_key")?),
+            ("AWS_REGION", field("region")?),
+        ])
+    }
+}
+
+impl Drop for S3 {
+    fn drop(&mut self) {
+        if let Err(error) = checked(&mut self.verb("down")) {
+            println!("the S3 server of the tests may still run: {error:#}");
+        }
+    }
+}
+
 fn first_light(names: &[String]) -> Result<()> {
     let programs = tempfile::tempdir().context("temporary directory for the programs")?;
     let broker = keep(programs.path(), "tidelog")?;
@@ -111,12 +174,16 @@ fn keep(directory: &Path, program: &str) -> Result<PathBuf> {
 }
 
 fn cargo(arguments: &[&str]) -> Result<()> {
+    checked(&mut cargo_command(arguments)?)
+}
+
+fn cargo_command(arguments: &[&str]) -> Result<Command> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .args(arguments)
         .current_dir(root())
         .env("PATH", path_with_venv()?);
-    checked(&mut command)
+    Ok(command)
 }
 
 /// The tests find the S3 server of the Python environment before any other.
