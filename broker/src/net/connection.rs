@@ -107,6 +107,7 @@ impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
         let in_work = Arc::clone(&self.in_work);
         let queue = self.queue.clone();
         let (place, received) = tokio::select! {
+            biased;
             () = stop.cancelled() => return Err(Ended::Stopped),
             taken = async {
                 // A place first: what cannot be started is not read.

@@ -164,8 +164,8 @@ impl NetServer {
     /// Ends the listener: no connection and no request is taken any more, requests in work get their answers if they
     /// have them within `drain`, then every connection is closed.
     pub async fn stop(&self, drain: Duration) {
-        self.accepting.stop().await;
         self.shared.stop.cancel();
+        self.accepting.stop().await;
         self.connections.close();
         if tokio::time::timeout(drain, self.connections.wait())
             .await

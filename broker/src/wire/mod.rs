@@ -83,4 +83,4 @@ pub enum WireError {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -150,6 +150,30 @@ macro_rules! apis {
             }
         }
 
+        #[cfg(test)]
+        impl RequestBody {
+            /// The body's bytes, as a client would send them.
+            pub(crate) fn encode_again(&self, version: i16) -> Result<bytes::Bytes, EncodeError> {
+                match self {
+                    $(Self::$name(body) => body.encode_to_bytes(ApiVersion::new(version)),)*
+                }
+            }
+        }
+
+        #[cfg(test)]
+        impl ResponseBody {
+            /// Reads an answer's body, as a client would.
+            pub(crate) fn decode(api: Api, version: i16, bytes: bytes::Bytes) -> Result<Self, DecodeError> {
+                use kafka_wire::RequestResponsePair;
+                let limits = super::request::decode_limits();
+                match api {
+                    $(Api::$name => <$request as RequestResponsePair>::Response::decode_from_bytes(
+                        bytes, ApiVersion::new(version), limits,
+                    ).map(|body| Self::$name(body.into())),)*
+                }
+            }
+        }
+
         $(
             impl From<$response> for ResponseBody {
                 fn from(body: $response) -> Self {

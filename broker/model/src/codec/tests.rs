@@ -13,13 +13,25 @@ fn samples() -> Vec<Vec<u8>> {
             seed.to_be_bytes()[3]
         })
         .collect();
-    let text: Vec<u8> =
-        (0..9_000).flat_map(|n| format!("081109 20{n:04} INFO dfs.DataNode: block {n} received\n").into_bytes()).collect();
-    vec![vec![], b"x".to_vec(), b"hello hello hello".to_vec(), noise, text, vec![7; 300_000]]
+    let text: Vec<u8> = (0..9_000)
+        .flat_map(|n| {
+            format!("081109 20{n:04} INFO dfs.DataNode: block {n} received\n").into_bytes()
+        })
+        .collect();
+    vec![
+        vec![],
+        b"x".to_vec(),
+        b"hello hello hello".to_vec(),
+        noise,
+        text,
+        vec![7; 300_000],
+    ]
 }
 
 fn xerial(blocks: &[&[u8]]) -> Vec<u8> {
-    let mut out = vec![0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0, 0, 0, 0, 1, 0, 0, 0, 1];
+    let mut out = vec![
+        0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0, 0, 0, 0, 1, 0, 0, 0, 1,
+    ];
     for block in blocks {
         let compressed = compress(Codec::Snappy, block).unwrap();
         out.extend_from_slice(&i32::try_from(compressed.len()).unwrap().to_be_bytes());
@@ -40,7 +52,8 @@ fn every_codec_gives_back_what_it_took() {
             let compressed = compress(codec, &sample).unwrap();
             assert_eq!(decompress(codec, &compressed).unwrap(), sample, "{codec}");
 
-            let mut reader = Decompressor::new(codec, &compressed, &DecompressLimits::STANDARD).unwrap();
+            let mut reader =
+                Decompressor::new(codec, &compressed, &DecompressLimits::STANDARD).unwrap();
             let (mut out, mut buffer) = (Vec::new(), [0; 977]);
             loop {
                 let read = reader.read(&mut buffer).unwrap();
@@ -57,7 +70,10 @@ fn every_codec_gives_back_what_it_took() {
 /// Proves that ids and names are Kafka's and lead back to their codec.
 #[test]
 fn ids_and_names_are_kafkas() {
-    for (id, name) in ["none", "gzip", "snappy", "lz4", "zstd"].into_iter().enumerate() {
+    for (id, name) in ["none", "gzip", "snappy", "lz4", "zstd"]
+        .into_iter()
+        .enumerate()
+    {
         let codec = Codec::from_id(u8::try_from(id).unwrap()).unwrap();
         assert_eq!((usize::from(codec.id()), codec.name()), (id, name));
         assert_eq!(Codec::from_name(name), Some(codec));
@@ -80,7 +96,11 @@ fn cut_data_is_refused_or_a_beginning() {
                 Ok(out) => {
                     assert!(sample.starts_with(&out), "{codec} cut at {cut}");
                     let no_end_seen = matches!(codec, Codec::Lz4) || out.is_empty();
-                    assert!(no_end_seen, "{codec} cut at {cut} passed with {} bytes", out.len());
+                    assert!(
+                        no_end_seen,
+                        "{codec} cut at {cut} passed with {} bytes",
+                        out.len()
+                    );
                 }
             }
         }
@@ -90,7 +110,11 @@ fn cut_data_is_refused_or_a_beginning() {
 /// Proves that expanding data ends at the bound, with no more than the bound ever handed out.
 #[test]
 fn bombs_end_at_the_bound() {
-    let limits = DecompressLimits { bytes_max: 1 << 20, ratio_max: 50, bytes_floor: 10_000 };
+    let limits = DecompressLimits {
+        bytes_max: 1 << 20,
+        ratio_max: 50,
+        bytes_floor: 10_000,
+    };
     let zeros = vec![0; 4 << 20];
     for codec in [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd] {
         let compressed = compress(codec, &zeros).unwrap();
@@ -115,16 +139,29 @@ fn bombs_end_at_the_bound() {
 /// Proves the arithmetic of the bound: the ratio above the floor, never over the absolute maximum.
 #[test]
 fn the_bound_is_ratio_floor_and_maximum() {
-    let limits = DecompressLimits { bytes_max: 1000, ratio_max: 10, bytes_floor: 50 };
-    assert_eq!([0, 1, 5, 6, 99, 100, 101, usize::MAX].map(|n| limits.allowed(n)), [50, 50, 50, 60, 990, 1000, 1000, 1000]);
+    let limits = DecompressLimits {
+        bytes_max: 1000,
+        ratio_max: 10,
+        bytes_floor: 50,
+    };
+    assert_eq!(
+        [0, 1, 5, 6, 99, 100, 101, usize::MAX].map(|n| limits.allowed(n)),
+        [50, 50, 50, 60, 990, 1000, 1000, 1000]
+    );
 }
 
 /// Proves that snappy-java's framing is read: one block, several, empty ones, and streams put behind one another with
 /// their headers, whatever the version fields say.
 #[test]
 fn xerial_framing_is_read() {
-    assert_eq!(decompress(Codec::Snappy, &xerial(&[b"one"])).unwrap(), b"one");
-    assert_eq!(decompress(Codec::Snappy, &xerial(&[b"one", b"", b"two"])).unwrap(), b"onetwo");
+    assert_eq!(
+        decompress(Codec::Snappy, &xerial(&[b"one"])).unwrap(),
+        b"one"
+    );
+    assert_eq!(
+        decompress(Codec::Snappy, &xerial(&[b"one", b"", b"two"])).unwrap(),
+        b"onetwo"
+    );
     assert_eq!(decompress(Codec::Snappy, &xerial(&[])).unwrap(), b"");
     let joined = [xerial(&[b"one"]), xerial(&[b"two", b"three"])].concat();
     assert_eq!(decompress(Codec::Snappy, &joined).unwrap(), b"onetwothree");
@@ -138,8 +175,14 @@ fn xerial_framing_is_read() {
 fn hostile_snappy_lengths_are_refused() {
     let corrupt = Err(CodecError::Corrupt(Codec::Snappy));
     // A raw block that says it holds 4 GiB, and one that says 60 MiB, in a few bytes.
-    assert_eq!(decompress(Codec::Snappy, &[0xff, 0xff, 0xff, 0xff, 0x0f, 0]), corrupt);
-    assert_eq!(decompress(Codec::Snappy, &[0x80, 0x80, 0x80, 0x1e, 0, 0]), corrupt);
+    assert_eq!(
+        decompress(Codec::Snappy, &[0xff, 0xff, 0xff, 0xff, 0x0f, 0]),
+        corrupt
+    );
+    assert_eq!(
+        decompress(Codec::Snappy, &[0x80, 0x80, 0x80, 0x1e, 0, 0]),
+        corrupt
+    );
     for length in [i32::MAX, -1, i32::MIN, 1 << 20] {
         let mut framed = xerial(&[]);
         framed.extend_from_slice(&length.to_be_bytes());
@@ -152,7 +195,11 @@ fn hostile_snappy_lengths_are_refused() {
 /// Proves that a gzip file of several members is read to its end, as Java reads it.
 #[test]
 fn gzip_members_follow_one_another() {
-    let joined = [compress(Codec::Gzip, b"one").unwrap(), compress(Codec::Gzip, b"two").unwrap()].concat();
+    let joined = [
+        compress(Codec::Gzip, b"one").unwrap(),
+        compress(Codec::Gzip, b"two").unwrap(),
+    ]
+    .concat();
     assert_eq!(decompress(Codec::Gzip, &joined).unwrap(), b"onetwo");
 }
 
@@ -166,7 +213,10 @@ fn linked_lz4_blocks_are_read() {
         .content_checksum(true);
     let mut encoder = lz4_flex::frame::FrameEncoder::with_frame_info(info, Vec::new());
     encoder.write_all(&sample).unwrap();
-    assert_eq!(decompress(Codec::Lz4, &encoder.finish().unwrap()).unwrap(), sample);
+    assert_eq!(
+        decompress(Codec::Lz4, &encoder.finish().unwrap()).unwrap(),
+        sample
+    );
 }
 
 proptest! {

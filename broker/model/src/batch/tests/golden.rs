@@ -27,7 +27,12 @@ fn golden_records() -> Vec<Plain> {
                 (b"empty".to_vec(), bytes("")),
             ],
         ),
-        (1_699_999_999_990, bytes(""), None, vec![("k\u{e9}y".into(), Some(vec![0xff, 0xfe]))]),
+        (
+            1_699_999_999_990,
+            bytes(""),
+            None,
+            vec![("k\u{e9}y".into(), Some(vec![0xff, 0xfe]))],
+        ),
     ]
 }
 
@@ -38,7 +43,14 @@ fn batches_of_another_implementation_are_read() {
         let batch = produced(&golden(codec)).unwrap();
         let header = batch.header();
         assert_eq!(header.codec, codec);
-        assert_eq!((header.producer_id.get(), header.producer_epoch.get(), header.base_sequence.get()), (4711, 3, 42));
+        assert_eq!(
+            (
+                header.producer_id.get(),
+                header.producer_epoch.get(),
+                header.base_sequence.get()
+            ),
+            (4711, 3, 42)
+        );
         assert_eq!(read_back(&batch), golden_records(), "{codec}");
     }
 }
@@ -48,9 +60,15 @@ fn batches_of_another_implementation_are_read() {
 fn the_builder_writes_the_same_bytes() {
     let golden = golden(Codec::None);
     let mut builder = BatchBuilder::new(Codec::None)
-        .producer(ProducerId::new(4711), ProducerEpoch::new(3), Sequence::new(42))
+        .producer(
+            ProducerId::new(4711),
+            ProducerEpoch::new(3),
+            Sequence::new(42),
+        )
         .base_offset(Offset::ZERO, LeaderEpoch::new(0));
-    golden_records().iter().for_each(|record| append(&mut builder, record));
+    golden_records()
+        .iter()
+        .for_each(|record| append(&mut builder, record));
     assert_eq!(builder.build().unwrap(), golden);
 }
 
@@ -62,7 +80,10 @@ fn flipped_bits_of_golden_batches_are_refused() {
         for at in field::MAGIC..bytes.len() {
             let mut flipped = bytes.to_vec();
             flipped[at] ^= 0x10;
-            assert!(produced(&Bytes::from(flipped)).is_err(), "{codec} byte {at}");
+            assert!(
+                produced(&Bytes::from(flipped)).is_err(),
+                "{codec} byte {at}"
+            );
         }
     }
 }
