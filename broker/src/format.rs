@@ -125,7 +125,9 @@ impl Writer {
     /// CRC-32C of everything before it (4).
     #[must_use]
     pub fn seal(self, magic: [u8; 8], version: u16) -> Bytes {
-        let mut sealed = Self { bytes: Vec::with_capacity(self.bytes.len() + ENVELOPE_BYTES) };
+        let mut sealed = Self {
+            bytes: Vec::with_capacity(self.bytes.len() + ENVELOPE_BYTES),
+        };
         sealed.bytes.extend_from_slice(&magic);
         sealed.u16(version);
         sealed.u16(0);
@@ -182,13 +184,19 @@ impl<'a> Reader<'a> {
 
     /// The next `count` bytes.
     pub fn take(&mut self, count: usize, what: &'static str) -> Result<&'a [u8], FormatError> {
-        let (head, rest) = self.rest.split_at_checked(count).ok_or(FormatError::Truncated(what))?;
+        let (head, rest) = self
+            .rest
+            .split_at_checked(count)
+            .ok_or(FormatError::Truncated(what))?;
         self.rest = rest;
         Ok(head)
     }
 
     fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], FormatError> {
-        let (head, rest) = self.rest.split_first_chunk::<N>().ok_or(FormatError::Truncated(what))?;
+        let (head, rest) = self
+            .rest
+            .split_first_chunk::<N>()
+            .ok_or(FormatError::Truncated(what))?;
         self.rest = rest;
         Ok(*head)
     }
@@ -238,7 +246,11 @@ impl<'a> Reader<'a> {
     }
 
     /// A count of items, each at least `item_bytes_min` (> 0) bytes long: refused when the rest cannot hold them.
-    pub fn count(&mut self, item_bytes_min: usize, what: &'static str) -> Result<usize, FormatError> {
+    pub fn count(
+        &mut self,
+        item_bytes_min: usize,
+        what: &'static str,
+    ) -> Result<usize, FormatError> {
         let count = usize::try_from(self.u32(what)?).map_err(|_| FormatError::Invalid(what))?;
         if count > self.rest.len() / item_bytes_min.max(1) {
             return Err(FormatError::Truncated(what));
@@ -260,16 +272,25 @@ impl<'a> Reader<'a> {
     /// Length, then UTF-8.
     pub fn text(&mut self, what: &'static str) -> Result<String, FormatError> {
         let bytes = self.blob(what)?;
-        std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| FormatError::Invalid(what))
+        std::str::from_utf8(bytes)
+            .map(str::to_owned)
+            .map_err(|_| FormatError::Invalid(what))
     }
 
     /// 0, or 1 and a text.
     pub fn optional_text(&mut self, what: &'static str) -> Result<Option<String>, FormatError> {
-        if self.flag(what)? { self.text(what).map(Some) } else { Ok(None) }
+        if self.flag(what)? {
+            self.text(what).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     /// Pairs of texts, strictly ascending by key.
-    pub fn text_map(&mut self, what: &'static str) -> Result<BTreeMap<String, String>, FormatError> {
+    pub fn text_map(
+        &mut self,
+        what: &'static str,
+    ) -> Result<BTreeMap<String, String>, FormatError> {
         let count = self.count(8, what)?;
         let mut map = BTreeMap::new();
         for _ in 0..count {
@@ -281,7 +302,11 @@ impl<'a> Reader<'a> {
 
     /// Succeeds when nothing is left.
     pub fn finish(self) -> Result<(), FormatError> {
-        if self.rest.is_empty() { Ok(()) } else { Err(FormatError::Trailing(self.rest.len())) }
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(FormatError::Trailing(self.rest.len()))
+        }
     }
 }
 
@@ -331,7 +356,10 @@ mod tests {
     fn damage_is_refused() {
         let bytes = sealed();
         for length in 0..bytes.len() {
-            assert!(open(&bytes[..length], MAGIC, 1, "test").is_err(), "length {length}");
+            assert!(
+                open(&bytes[..length], MAGIC, 1, "test").is_err(),
+                "length {length}"
+            );
         }
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.to_vec();
@@ -340,14 +368,20 @@ mod tests {
         }
         let mut longer = bytes.to_vec();
         longer.push(0);
-        assert_eq!(open(&longer, MAGIC, 1, "test").unwrap_err(), FormatError::Trailing(1));
+        assert_eq!(
+            open(&longer, MAGIC, 1, "test").unwrap_err(),
+            FormatError::Trailing(1)
+        );
     }
 
     /// Proves that a hostile count is refused before anything is allocated for it.
     #[test]
     fn hostile_counts_are_refused() {
         let bytes = u32::MAX.to_le_bytes();
-        assert_eq!(Reader::new(&bytes).count(1, "items").unwrap_err(), FormatError::Truncated("items"));
+        assert_eq!(
+            Reader::new(&bytes).count(1, "items").unwrap_err(),
+            FormatError::Truncated("items")
+        );
         assert!(Reader::new(&bytes).text("text").is_err());
         assert!(Reader::new(&bytes).text_map("map").is_err());
     }
@@ -363,7 +397,10 @@ mod tests {
                 writer.text("v");
             }
             let bytes = writer.finish();
-            assert_eq!(Reader::new(&bytes).text_map("map").unwrap_err(), FormatError::Invalid("map"));
+            assert_eq!(
+                Reader::new(&bytes).text_map("map").unwrap_err(),
+                FormatError::Invalid("map")
+            );
         }
     }
 }

@@ -2,6 +2,7 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may touch the real world"))]
 
+pub mod coordinator;
 pub mod error;
 pub mod format;
 pub mod log;

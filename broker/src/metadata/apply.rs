@@ -8,7 +8,8 @@ use super::config_rules::{ConfigError, changed, check_configs};
 use super::image::{Address, Broker, MetadataImage, SLOTS, Topic};
 use super::names::{NameError, check_topic_name, collision_key};
 use super::{
-    BROKERS_MAX, GROUPS_MAX, PARTITIONS_MAX, PRODUCER_ID_BLOCK, TEXT_BYTES_MAX, TOPIC_PARTITIONS_MAX, TOPICS_MAX,
+    BROKERS_MAX, GROUPS_MAX, PARTITIONS_MAX, PRODUCER_ID_BLOCK, TEXT_BYTES_MAX,
+    TOPIC_PARTITIONS_MAX, TOPICS_MAX,
 };
 use crate::error::ErrorCode;
 use crate::format::FormatError;
@@ -44,7 +45,9 @@ pub enum Refusal {
     #[error("topic {0:?} already exists")]
     TopicExists(String),
     /// A topic exists whose name differs only in `.` and `_`.
-    #[error("topic {name:?} collides with {existing:?}: names that differ only in '.' and '_' may not exist together")]
+    #[error(
+        "topic {name:?} collides with {existing:?}: names that differ only in '.' and '_' may not exist together"
+    )]
     NameCollision {
         /// What was asked for.
         name: String,
@@ -113,17 +116,40 @@ impl MetadataImage {
             return MetadataOutcome::Refused(Refusal::NotBootstrapped);
         }
         let outcome = match command {
-            MetadataCommand::BootstrapCluster { cluster, name, groups } => self.bootstrap(cluster, name, groups),
-            MetadataCommand::RegisterBroker { node, zone, kafka, peer, admin } => {
-                self.register(node, Broker { zone, kafka, peer, admin, registered: self.stamp })
+            MetadataCommand::BootstrapCluster {
+                cluster,
+                name,
+                groups,
+            } => self.bootstrap(cluster, name, groups),
+            MetadataCommand::RegisterBroker {
+                node,
+                zone,
+                kafka,
+                peer,
+                admin,
+            } => self.register(
+                node,
+                Broker {
+                    zone,
+                    kafka,
+                    peer,
+                    admin,
+                    registered: self.stamp,
+                },
+            ),
+            MetadataCommand::CreateTopic {
+                id,
+                name,
+                partitions,
+                configs,
+            } => self.create_topic(id, name, partitions, &configs),
+            MetadataCommand::DeleteTopic { id } => self
+                .remove_topic(id)
+                .map(MetadataOutcome::TopicDeleted)
+                .ok_or(Refusal::UnknownTopic),
+            MetadataCommand::SetTopicConfigs { id, mode, changes } => {
+                self.set_configs(id, mode, &changes)
             }
-            MetadataCommand::CreateTopic { id, name, partitions, configs } => {
-                self.create_topic(id, name, partitions, &configs)
-            }
-            MetadataCommand::DeleteTopic { id } => {
-                self.remove_topic(id).map(MetadataOutcome::TopicDeleted).ok_or(Refusal::UnknownTopic)
-            }
-            MetadataCommand::SetTopicConfigs { id, mode, changes } => self.set_configs(id, mode, &changes),
             MetadataCommand::AllocateProducerIds { node: _ } => self.allocate(),
         };
         outcome.unwrap_or_else(MetadataOutcome::Refused)
@@ -147,8 +173,12 @@ impl MetadataImage {
         if groups.is_empty() || groups.contains_key(&PlacementGroupId::METADATA) {
             return Err(Refusal::InvalidField("the list of placement groups"));
         }
-        if groups.len() > GROUPS_MAX || groups.values().any(|replicas| replicas.len() > BROKERS_MAX) {
-            return Err(Refusal::Limit { what: "placement groups", max: GROUPS_MAX });
+        if groups.len() > GROUPS_MAX || groups.values().any(|replicas| replicas.len() > BROKERS_MAX)
+        {
+            return Err(Refusal::Limit {
+                what: "placement groups",
+                max: GROUPS_MAX,
+            });
         }
         self.slots = groups.keys().copied().cycle().take(SLOTS).collect();
         self.groups = groups;
@@ -161,11 +191,17 @@ impl MetadataImage {
             return Err(Refusal::InvalidField("the broker's id"));
         }
         check_text("the zone", &broker.zone)?;
-        for address in [&broker.kafka, &broker.peer, &broker.admin].into_iter().flatten() {
+        for address in [&broker.kafka, &broker.peer, &broker.admin]
+            .into_iter()
+            .flatten()
+        {
             check_address(address)?;
         }
         if !self.brokers.contains_key(&node) && self.brokers.len() >= BROKERS_MAX {
-            return Err(Refusal::Limit { what: "brokers", max: BROKERS_MAX });
+            return Err(Refusal::Limit {
+                what: "brokers",
+                max: BROKERS_MAX,
+            });
         }
         self.brokers.insert(node, broker);
         Ok(MetadataOutcome::BrokerRegistered)
@@ -182,8 +218,15 @@ impl MetadataImage {
         if self.names.contains_key(&name) || self.topics.contains_key(&id) {
             return Err(Refusal::TopicExists(name));
         }
-        if let Some(existing) = self.collisions.get(&collision_key(&name)).and_then(|id| self.topics.get(id)) {
-            return Err(Refusal::NameCollision { name, existing: existing.name.clone() });
+        if let Some(existing) = self
+            .collisions
+            .get(&collision_key(&name))
+            .and_then(|id| self.topics.get(id))
+        {
+            return Err(Refusal::NameCollision {
+                name,
+                existing: existing.name.clone(),
+            });
         }
         if id.get().is_nil() {
             return Err(Refusal::InvalidField("the topic's id"));
@@ -193,16 +236,36 @@ impl MetadataImage {
             return Err(Refusal::InvalidPartitions(partitions.len()));
         }
         if self.topics.len() >= TOPICS_MAX {
-            return Err(Refusal::Limit { what: "topics", max: TOPICS_MAX });
+            return Err(Refusal::Limit {
+                what: "topics",
+                max: TOPICS_MAX,
+            });
         }
         if self.partition_count + partitions.len() > PARTITIONS_MAX {
-            return Err(Refusal::Limit { what: "partitions", max: PARTITIONS_MAX });
+            return Err(Refusal::Limit {
+                what: "partitions",
+                max: PARTITIONS_MAX,
+            });
         }
-        if let Some(group) = partitions.iter().find(|group| !self.groups.contains_key(group)) {
+        if let Some(group) = partitions
+            .iter()
+            .find(|group| !self.groups.contains_key(group))
+        {
             return Err(Refusal::UnknownGroup(*group));
         }
-        let configs = configs.iter().map(|(name, value)| (name.clone(), value.trim().to_owned())).collect();
-        self.insert_topic(id, Topic { name, created: self.stamp, partitions, configs });
+        let configs = configs
+            .iter()
+            .map(|(name, value)| (name.clone(), value.trim().to_owned()))
+            .collect();
+        self.insert_topic(
+            id,
+            Topic {
+                name,
+                created: self.stamp,
+                partitions,
+                configs,
+            },
+        );
         Ok(MetadataOutcome::TopicCreated(id))
     }
 
@@ -219,8 +282,13 @@ impl MetadataImage {
 
     fn allocate(&mut self) -> Result<MetadataOutcome, Refusal> {
         let first = self.next_producer_id;
-        self.next_producer_id = first.checked_add(PRODUCER_ID_BLOCK).ok_or(Refusal::NoProducerIds)?;
-        let block = ProducerIdBlock { first: ProducerId::new(first), count: PRODUCER_ID_BLOCK };
+        self.next_producer_id = first
+            .checked_add(PRODUCER_ID_BLOCK)
+            .ok_or(Refusal::NoProducerIds)?;
+        let block = ProducerIdBlock {
+            first: ProducerId::new(first),
+            count: PRODUCER_ID_BLOCK,
+        };
         Ok(MetadataOutcome::ProducerIds(block))
     }
 
@@ -235,7 +303,12 @@ impl MetadataImage {
         partitions: usize,
         configs: &BTreeMap<String, String>,
     ) -> Result<(), Refusal> {
-        let group = self.groups.keys().next().copied().ok_or(Refusal::NotBootstrapped)?;
+        let group = self
+            .groups
+            .keys()
+            .next()
+            .copied()
+            .ok_or(Refusal::NotBootstrapped)?;
         let mut scratch = Self {
             cluster: self.cluster.clone(),
             groups: BTreeMap::from([(group, Vec::new())]),
@@ -243,17 +316,26 @@ impl MetadataImage {
             ..Self::default()
         };
         let key = collision_key(name);
-        if let Some((id, existing)) = self.collisions.get(&key).and_then(|id| self.topics.get_key_value(id)) {
+        if let Some((id, existing)) = self
+            .collisions
+            .get(&key)
+            .and_then(|id| self.topics.get_key_value(id))
+        {
             scratch.insert_topic(*id, existing.clone());
         }
         if self.topics.len() >= TOPICS_MAX {
-            return Err(Refusal::Limit { what: "topics", max: TOPICS_MAX });
+            return Err(Refusal::Limit {
+                what: "topics",
+                max: TOPICS_MAX,
+            });
         }
         if partitions > TOPIC_PARTITIONS_MAX {
             return Err(Refusal::InvalidPartitions(partitions));
         }
         let id = TopicId::new(uuid::Uuid::max());
-        scratch.create_topic(id, name.to_owned(), vec![group; partitions], configs).map(|_| ())
+        scratch
+            .create_topic(id, name.to_owned(), vec![group; partitions], configs)
+            .map(|_| ())
     }
 
     /// The configs that a [`MetadataCommand::SetTopicConfigs`] would leave, for validate-only requests.
@@ -280,5 +362,9 @@ fn check_text(what: &'static str, text: &str) -> Result<(), Refusal> {
 
 fn check_address(address: &Address) -> Result<(), Refusal> {
     check_text("the host of an address", &address.host)?;
-    if address.port == 0 { Err(Refusal::InvalidField("the port of an address")) } else { Ok(()) }
+    if address.port == 0 {
+        Err(Refusal::InvalidField("the port of an address"))
+    } else {
+        Ok(())
+    }
 }

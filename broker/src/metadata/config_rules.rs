@@ -91,9 +91,15 @@ pub(super) fn changed(
                 after.remove(&change.name);
             }
             ConfigOperation::Append(value) | ConfigOperation::Subtract(value) => {
-                let ConfigKind::ListOf(_) = entry.kind else { return Err(ConfigError::NotAList(entry.name)) };
+                let ConfigKind::ListOf(_) = entry.kind else {
+                    return Err(ConfigError::NotAList(entry.name));
+                };
                 check_value(entry, value)?;
-                let mut list = elements(after.get(&change.name).map_or(entry.default, String::as_str));
+                let mut list = elements(
+                    after
+                        .get(&change.name)
+                        .map_or(entry.default, String::as_str),
+                );
                 let given = elements(value);
                 list.retain(|element| !given.contains(element));
                 if matches!(change.operation, ConfigOperation::Append(_)) {
@@ -108,43 +114,71 @@ pub(super) fn changed(
 }
 
 fn known(name: &str) -> Result<&'static ConfigDefinition, ConfigError> {
-    definition(name)
-        .ok_or_else(|| ConfigError::Unknown { name: shortened(name), nearest: nearest_name(name) })
+    definition(name).ok_or_else(|| ConfigError::Unknown {
+        name: shortened(name),
+        nearest: nearest_name(name),
+    })
 }
 
 /// Checks one value by type and range, and whether it is supported.
 pub(super) fn check_value(entry: &ConfigDefinition, value: &str) -> Result<(), ConfigError> {
     let text = value.trim();
     let expected = match entry.kind {
-        ConfigKind::Boolean => expect(parse_boolean(text).is_some(), || "must be true or false".to_owned()),
-        ConfigKind::Int(from, to) => expect(in_range(text, i64::from(from), i64::from(to)), || range(from, to)),
+        ConfigKind::Boolean => expect(parse_boolean(text).is_some(), || {
+            "must be true or false".to_owned()
+        }),
+        ConfigKind::Int(from, to) => expect(in_range(text, i64::from(from), i64::from(to)), || {
+            range(from, to)
+        }),
         ConfigKind::IntOr(or, from, to) => {
-            let fits = in_range(text, i64::from(from), i64::from(to)) || in_range(text, i64::from(or), i64::from(or));
+            let fits = in_range(text, i64::from(from), i64::from(to))
+                || in_range(text, i64::from(or), i64::from(or));
             expect(fits, || format!("{}, or {or}", range(from, to)))
         }
         ConfigKind::Long(from, to) => expect(in_range(text, from, to), || range(from, to)),
-        ConfigKind::Double(from, to) => {
-            expect(text.parse::<f64>().is_ok_and(|number| number >= from && number <= to), || range(from, to))
-        }
-        ConfigKind::OneOf(allowed) => {
-            expect(allowed.contains(&text), || format!("must be one of {}", allowed.join(", ")))
-        }
+        ConfigKind::Double(from, to) => expect(
+            text.parse::<f64>()
+                .is_ok_and(|number| number >= from && number <= to),
+            || range(from, to),
+        ),
+        ConfigKind::OneOf(allowed) => expect(allowed.contains(&text), || {
+            format!("must be one of {}", allowed.join(", "))
+        }),
         ConfigKind::ListOf(allowed) => {
             let list = elements(text);
-            let fits = !list.is_empty() && list.iter().all(|element| allowed.contains(&element.as_str()));
+            let fits = !list.is_empty()
+                && list
+                    .iter()
+                    .all(|element| allowed.contains(&element.as_str()));
             expect(fits, || format!("must be a list of {}", allowed.join(", ")))
         }
     };
     if value.len() > TEXT_BYTES_MAX {
         let expected = format!("longer than {TEXT_BYTES_MAX} bytes");
-        return Err(ConfigError::Value { name: entry.name, value: shortened(value), expected });
+        return Err(ConfigError::Value {
+            name: entry.name,
+            value: shortened(value),
+            expected,
+        });
     }
     if let Err(expected) = expected {
-        return Err(ConfigError::Value { name: entry.name, value: shortened(value), expected });
+        return Err(ConfigError::Value {
+            name: entry.name,
+            value: shortened(value),
+            expected,
+        });
     }
     match entry.refused {
-        Some((refused, why)) if elements(text).iter().any(|element| element.eq_ignore_ascii_case(refused)) => {
-            Err(ConfigError::Unsupported { name: entry.name, value: text.to_owned(), why })
+        Some((refused, why))
+            if elements(text)
+                .iter()
+                .any(|element| element.eq_ignore_ascii_case(refused)) =>
+        {
+            Err(ConfigError::Unsupported {
+                name: entry.name,
+                value: text.to_owned(),
+                why,
+            })
         }
         _ => Ok(()),
     }
@@ -159,7 +193,8 @@ fn range(from: impl std::fmt::Display, to: impl std::fmt::Display) -> String {
 }
 
 fn in_range(text: &str, from: i64, to: i64) -> bool {
-    text.parse::<i64>().is_ok_and(|number| number >= from && number <= to)
+    text.parse::<i64>()
+        .is_ok_and(|number| number >= from && number <= to)
 }
 
 /// A boolean as Kafka reads it.
@@ -175,7 +210,11 @@ pub(super) fn parse_boolean(text: &str) -> Option<bool> {
 
 /// The elements of a list value.
 fn elements(text: &str) -> Vec<String> {
-    text.split(',').map(str::trim).filter(|element| !element.is_empty()).map(str::to_owned).collect()
+    text.split(',')
+        .map(str::trim)
+        .filter(|element| !element.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// -2 means "as the whole"; -1 means "no limit".
@@ -191,13 +230,23 @@ fn check_local(
         (-1, _) => true,
         (part, whole) => part > whole,
     };
-    if above { Err(ConfigError::LocalAboveTotal { local, local_value, total, total_value }) } else { Ok(()) }
+    if above {
+        Err(ConfigError::LocalAboveTotal {
+            local,
+            local_value,
+            total,
+            total_value,
+        })
+    } else {
+        Ok(())
+    }
 }
 
 /// The number in force, from the topic or the table. 0 for a name without a number, which no caller has.
 pub(super) fn number(configs: &BTreeMap<String, String>, name: &str) -> i64 {
     let own = configs.get(name).and_then(|text| text.trim().parse().ok());
-    own.or_else(|| definition(name).and_then(|entry| entry.default.parse().ok())).unwrap_or(0)
+    own.or_else(|| definition(name).and_then(|entry| entry.default.parse().ok()))
+        .unwrap_or(0)
 }
 
 fn shortened(text: &str) -> String {
@@ -211,7 +260,12 @@ pub fn nearest_name(name: &str) -> Option<&'static str> {
         return None;
     }
     let lower = name.to_ascii_lowercase().replace('_', ".");
-    let scored = CONFIGS.iter().map(|entry| (distance(lower.as_bytes(), entry.name.as_bytes()), entry.name));
+    let scored = CONFIGS.iter().map(|entry| {
+        (
+            distance(lower.as_bytes(), entry.name.as_bytes()),
+            entry.name,
+        )
+    });
     let (distance, nearest) = scored.min()?;
     (distance <= (nearest.len() / 3).max(1)).then_some(nearest)
 }
@@ -224,7 +278,9 @@ fn distance(a: &[u8], b: &[u8]) -> usize {
         let mut left = i + 1;
         for (y, cell) in b.iter().zip(row.iter_mut().skip(1)) {
             let above = *cell;
-            let best = (diagonal + usize::from(x != y)).min(above + 1).min(left + 1);
+            let best = (diagonal + usize::from(x != y))
+                .min(above + 1)
+                .min(left + 1);
             diagonal = above;
             left = best;
             *cell = best;
@@ -242,11 +298,17 @@ mod tests {
     use super::*;
 
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+        pairs
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect()
     }
 
     fn change(name: &str, operation: ConfigOperation) -> ConfigChange {
-        ConfigChange { name: name.to_owned(), operation }
+        ConfigChange {
+            name: name.to_owned(),
+            operation,
+        }
     }
 
     /// Proves that values are checked by type and range at their borders.
@@ -263,7 +325,11 @@ mod tests {
             ("cleanup.policy", "delete"),
             ("message.timestamp.type", "LogAppendTime"),
         ] {
-            assert_eq!(check_configs(&map(&[(name, value)])), Ok(()), "{name}={value}");
+            assert_eq!(
+                check_configs(&map(&[(name, value)])),
+                Ok(()),
+                "{name}={value}"
+            );
         }
         for (name, value) in [
             ("retention.ms", "abc"),
@@ -283,17 +349,26 @@ mod tests {
             ("message.timestamp.type", "createtime"),
         ] {
             let error = check_configs(&map(&[(name, value)])).unwrap_err();
-            assert!(matches!(error, ConfigError::Value { .. }), "{name}={value}: {error}");
+            assert!(
+                matches!(error, ConfigError::Value { .. }),
+                "{name}={value}: {error}"
+            );
         }
         let long = "1".repeat(TEXT_BYTES_MAX + 1);
-        assert!(matches!(check_configs(&map(&[("retention.ms", &long)])), Err(ConfigError::Value { .. })));
+        assert!(matches!(
+            check_configs(&map(&[("retention.ms", &long)])),
+            Err(ConfigError::Value { .. })
+        ));
     }
 
     /// Proves that an unknown name is refused with the nearest known one (R: "did you mean").
     #[test]
     fn unknown_names_suggest_the_nearest() {
         let error = check_configs(&map(&[("retention.m", "1")])).unwrap_err();
-        assert_eq!(error.to_string(), "unknown topic config \"retention.m\"; did you mean \"retention.ms\"?");
+        assert_eq!(
+            error.to_string(),
+            "unknown topic config \"retention.m\"; did you mean \"retention.ms\"?"
+        );
         assert_eq!(nearest_name("RETENTION_MS"), Some("retention.ms"));
         assert_eq!(nearest_name("cleanup.polcy"), Some("cleanup.policy"));
         assert_eq!(nearest_name("kitchen.sink"), None);
@@ -312,7 +387,10 @@ mod tests {
             ("remote.log.copy.disable", "true"),
         ] {
             let error = check_configs(&map(&[(name, value)])).unwrap_err();
-            assert!(matches!(error, ConfigError::Unsupported { .. }), "{name}={value}");
+            assert!(
+                matches!(error, ConfigError::Unsupported { .. }),
+                "{name}={value}"
+            );
             assert!(error.to_string().contains("not built yet"));
         }
     }
@@ -321,7 +399,11 @@ mod tests {
     #[test]
     fn local_is_at_most_total() {
         let check = |local: &str, total: &str| {
-            check_configs(&map(&[("local.retention.ms", local), ("retention.ms", total)])).is_ok()
+            check_configs(&map(&[
+                ("local.retention.ms", local),
+                ("retention.ms", total),
+            ]))
+            .is_ok()
         };
         assert!(check("-2", "1"));
         assert!(check("5", "5"));
@@ -341,17 +423,30 @@ mod tests {
         let set = change("retention.ms", ConfigOperation::Set(" 6 ".into()));
         let merged = changed(&before, ConfigSetMode::Merge, std::slice::from_ref(&set)).unwrap();
         assert_eq!(merged, map(&[("retention.ms", "6"), ("segment.ms", "7")]));
-        let replaced = changed(&before, ConfigSetMode::Replace, std::slice::from_ref(&set)).unwrap();
+        let replaced =
+            changed(&before, ConfigSetMode::Replace, std::slice::from_ref(&set)).unwrap();
         assert_eq!(replaced, map(&[("retention.ms", "6")]));
         let deleted = change("segment.ms", ConfigOperation::Delete);
-        assert_eq!(changed(&before, ConfigSetMode::Merge, &[deleted]).unwrap(), map(&[("retention.ms", "5")]));
+        assert_eq!(
+            changed(&before, ConfigSetMode::Merge, &[deleted]).unwrap(),
+            map(&[("retention.ms", "5")])
+        );
         let append = change("cleanup.policy", ConfigOperation::Append("delete".into()));
         let appended = changed(&before, ConfigSetMode::Merge, &[append]).unwrap();
-        assert_eq!(appended.get("cleanup.policy").map(String::as_str), Some("delete"));
+        assert_eq!(
+            appended.get("cleanup.policy").map(String::as_str),
+            Some("delete")
+        );
         let subtract = change("cleanup.policy", ConfigOperation::Subtract("delete".into()));
-        assert!(matches!(changed(&before, ConfigSetMode::Merge, &[subtract]), Err(ConfigError::Value { .. })));
+        assert!(matches!(
+            changed(&before, ConfigSetMode::Merge, &[subtract]),
+            Err(ConfigError::Value { .. })
+        ));
         let wrong = change("retention.ms", ConfigOperation::Append("1".into()));
-        assert_eq!(changed(&before, ConfigSetMode::Merge, &[wrong]), Err(ConfigError::NotAList("retention.ms")));
+        assert_eq!(
+            changed(&before, ConfigSetMode::Merge, &[wrong]),
+            Err(ConfigError::NotAList("retention.ms"))
+        );
         let twice = changed(&before, ConfigSetMode::Merge, &[set.clone(), set]);
         assert_eq!(twice, Err(ConfigError::Twice("retention.ms".into())));
     }

@@ -72,18 +72,37 @@ impl ConfigKind {
 /// The definition of `name`.
 #[must_use]
 pub fn definition(name: &str) -> Option<&'static ConfigDefinition> {
-    CONFIGS.binary_search_by(|entry| entry.name.cmp(name)).ok().and_then(|at| CONFIGS.get(at))
+    CONFIGS
+        .binary_search_by(|entry| entry.name.cmp(name))
+        .ok()
+        .and_then(|at| CONFIGS.get(at))
 }
 
 const fn used(name: &'static str, kind: ConfigKind, default: &'static str) -> ConfigDefinition {
-    ConfigDefinition { name, kind, default, effective: true, refused: None }
+    ConfigDefinition {
+        name,
+        kind,
+        default,
+        effective: true,
+        refused: None,
+    }
 }
 
 const fn shown(name: &'static str, kind: ConfigKind, default: &'static str) -> ConfigDefinition {
-    ConfigDefinition { name, kind, default, effective: false, refused: None }
+    ConfigDefinition {
+        name,
+        kind,
+        default,
+        effective: false,
+        refused: None,
+    }
 }
 
-const fn refusing(mut of: ConfigDefinition, value: &'static str, why: &'static str) -> ConfigDefinition {
+const fn refusing(
+    mut of: ConfigDefinition,
+    value: &'static str,
+    why: &'static str,
+) -> ConfigDefinition {
     of.refused = Some((value, why));
     of
 }
@@ -94,7 +113,11 @@ const CODECS: &[&str] = &["uncompressed", "zstd", "lz4", "snappy", "gzip", "prod
 /// All topic configs, ascending by name.
 pub const CONFIGS: &[ConfigDefinition] = &[
     refusing(
-        used("cleanup.policy", ConfigKind::ListOf(&["compact", "delete"]), "delete"),
+        used(
+            "cleanup.policy",
+            ConfigKind::ListOf(&["compact", "delete"]),
+            "delete",
+        ),
         "compact",
         "log compaction is not built yet: only the full history with cleanup.policy=delete is kept",
     ),
@@ -102,20 +125,52 @@ pub const CONFIGS: &[ConfigDefinition] = &[
     shown("compression.lz4.level", ConfigKind::Int(1, 17), "9"),
     shown("compression.type", ConfigKind::OneOf(CODECS), "producer"),
     shown("compression.zstd.level", ConfigKind::Int(-131_072, 22), "3"),
-    shown("delete.retention.ms", ConfigKind::Long(0, i64::MAX), "86400000"),
-    shown("file.delete.delay.ms", ConfigKind::Long(0, i64::MAX), "60000"),
+    shown(
+        "delete.retention.ms",
+        ConfigKind::Long(0, i64::MAX),
+        "86400000",
+    ),
+    shown(
+        "file.delete.delay.ms",
+        ConfigKind::Long(0, i64::MAX),
+        "60000",
+    ),
     shown("flush.messages", ConfigKind::Long(1, i64::MAX), LONG_MAX),
     shown("flush.ms", ConfigKind::Long(0, i64::MAX), LONG_MAX),
     shown("index.interval.bytes", ConfigKind::Int(0, i32::MAX), "4096"),
-    used("local.retention.bytes", ConfigKind::Long(-2, i64::MAX), "-2"),
+    used(
+        "local.retention.bytes",
+        ConfigKind::Long(-2, i64::MAX),
+        "-2",
+    ),
     used("local.retention.ms", ConfigKind::Long(-2, i64::MAX), "-2"),
-    shown("max.compaction.lag.ms", ConfigKind::Long(1, i64::MAX), LONG_MAX),
+    shown(
+        "max.compaction.lag.ms",
+        ConfigKind::Long(1, i64::MAX),
+        LONG_MAX,
+    ),
     used("max.message.bytes", ConfigKind::Int(0, i32::MAX), "1048588"),
     shown("message.downconversion.enable", ConfigKind::Boolean, "true"),
-    used("message.timestamp.after.max.ms", ConfigKind::Long(0, i64::MAX), "3600000"),
-    used("message.timestamp.before.max.ms", ConfigKind::Long(0, i64::MAX), LONG_MAX),
-    used("message.timestamp.type", ConfigKind::OneOf(&["CreateTime", "LogAppendTime"]), "CreateTime"),
-    shown("min.cleanable.dirty.ratio", ConfigKind::Double(0.0, 1.0), "0.5"),
+    used(
+        "message.timestamp.after.max.ms",
+        ConfigKind::Long(0, i64::MAX),
+        "3600000",
+    ),
+    used(
+        "message.timestamp.before.max.ms",
+        ConfigKind::Long(0, i64::MAX),
+        LONG_MAX,
+    ),
+    used(
+        "message.timestamp.type",
+        ConfigKind::OneOf(&["CreateTime", "LogAppendTime"]),
+        "CreateTime",
+    ),
+    shown(
+        "min.cleanable.dirty.ratio",
+        ConfigKind::Double(0.0, 1.0),
+        "0.5",
+    ),
     shown("min.compaction.lag.ms", ConfigKind::Long(0, i64::MAX), "0"),
     shown("min.insync.replicas", ConfigKind::Int(1, i32::MAX), "1"),
     shown("preallocate", ConfigKind::Boolean, "false"),
@@ -133,10 +188,18 @@ pub const CONFIGS: &[ConfigDefinition] = &[
     used("retention.bytes", ConfigKind::Long(-1, i64::MAX), "-1"),
     used("retention.ms", ConfigKind::Long(-1, i64::MAX), "604800000"),
     used("segment.bytes", ConfigKind::Int(14, i32::MAX), "1073741824"),
-    shown("segment.index.bytes", ConfigKind::Int(4, i32::MAX), "10485760"),
+    shown(
+        "segment.index.bytes",
+        ConfigKind::Int(4, i32::MAX),
+        "10485760",
+    ),
     shown("segment.jitter.ms", ConfigKind::Long(0, i64::MAX), "0"),
     used("segment.ms", ConfigKind::Long(1, i64::MAX), "604800000"),
-    shown("unclean.leader.election.enable", ConfigKind::Boolean, "false"),
+    shown(
+        "unclean.leader.election.enable",
+        ConfigKind::Boolean,
+        "false",
+    ),
 ];
 
 #[cfg(test)]
@@ -155,5 +218,48 @@ mod tests {
             check_value(entry, entry.default).unwrap();
         }
         assert_eq!(definition("retention"), None);
+    }
+
+    /// The table as the documentation shows it.
+    fn rendered() -> String {
+        let mut text = String::from(
+            "# Topic configs\n\nKafka's names (`TopicConfig` of kafka-clients 4.2). Those without effect are accepted, stored and shown, so \
+             that tools keep\nworking. This page is made from `broker/src/metadata/config_table.rs`; a test compares them.\n\n\
+             | name | type | allowed | default | effect |\n|---|---|---|---|---|\n",
+        );
+        for entry in CONFIGS {
+            let allowed = match entry.kind {
+                ConfigKind::Boolean => "true, false".to_owned(),
+                ConfigKind::Int(from, to) => format!("{from} to {to}"),
+                ConfigKind::IntOr(or, from, to) => format!("{from} to {to}, or {or}"),
+                ConfigKind::Long(from, to) => format!("{from} to {to}"),
+                ConfigKind::Double(from, to) => format!("{from} to {to}"),
+                ConfigKind::OneOf(list) | ConfigKind::ListOf(list) => list.join(", "),
+            };
+            let kind = format!("{:?}", entry.kind.config_type()).to_lowercase();
+            let effect = match (entry.effective, entry.refused) {
+                (_, Some((value, why))) => format!("`{value}` is refused: {why}"),
+                (true, None) => "yes".to_owned(),
+                (false, None) => "none".to_owned(),
+            };
+            let (name, default) = (entry.name, entry.default);
+            text.push_str(&format!(
+                "| `{name}` | {kind} | {allowed} | {default} | {effect} |\n"
+            ));
+        }
+        text
+    }
+
+    /// Proves that the documented table is the table in force.
+    #[test]
+    fn the_documentation_is_fresh() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../docs/operating/topic-configs.md"
+        );
+        if std::env::var_os("TIDELOG_WRITE_GOLDEN").is_some() {
+            std::fs::write(path, rendered()).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap(), rendered());
     }
 }

@@ -42,12 +42,22 @@ pub struct DescribedConfig {
 pub fn describe(topic: &Topic, names: Option<&[String]>) -> Vec<DescribedConfig> {
     let wanted = |name: &str| names.is_none_or(|names| names.iter().any(|asked| asked == name));
     let line = |definition: &'static ConfigDefinition| match topic.configs.get(definition.name) {
-        Some(value) => DescribedConfig { definition, value: value.clone(), source: ConfigSource::Topic },
-        None => {
-            DescribedConfig { definition, value: definition.default.to_owned(), source: ConfigSource::Default }
-        }
+        Some(value) => DescribedConfig {
+            definition,
+            value: value.clone(),
+            source: ConfigSource::Topic,
+        },
+        None => DescribedConfig {
+            definition,
+            value: definition.default.to_owned(),
+            source: ConfigSource::Default,
+        },
     };
-    CONFIGS.iter().filter(|entry| wanted(entry.name)).map(line).collect()
+    CONFIGS
+        .iter()
+        .filter(|entry| wanted(entry.name))
+        .map(line)
+        .collect()
 }
 
 /// `message.timestamp.type`.
@@ -91,9 +101,19 @@ pub struct EffectiveConfig {
 pub fn effective(configs: &BTreeMap<String, String>) -> EffectiveConfig {
     let value = |name: &str| number(configs, name);
     let bounded = |name: &str| u64::try_from(value(name)).ok();
-    let local = |local: &str, total: &str| if value(local) == -2 { bounded(total) } else { bounded(local) };
+    let local = |local: &str, total: &str| {
+        if value(local) == -2 {
+            bounded(total)
+        } else {
+            bounded(local)
+        }
+    };
     let text = |name: &str| {
-        configs.get(name).map(String::as_str).or_else(|| definition(name).map(|entry| entry.default)).unwrap_or("")
+        configs
+            .get(name)
+            .map(String::as_str)
+            .or_else(|| definition(name).map(|entry| entry.default))
+            .unwrap_or("")
     };
     EffectiveConfig {
         max_message_bytes: usize::try_from(value("max.message.bytes")).unwrap_or(0),
@@ -101,8 +121,12 @@ pub fn effective(configs: &BTreeMap<String, String>) -> EffectiveConfig {
             "LogAppendTime" => TimestampType::LogAppendTime,
             _ => TimestampType::CreateTime,
         },
-        timestamp_before_max: Duration::from_millis(bounded("message.timestamp.before.max.ms").unwrap_or(0)),
-        timestamp_after_max: Duration::from_millis(bounded("message.timestamp.after.max.ms").unwrap_or(0)),
+        timestamp_before_max: Duration::from_millis(
+            bounded("message.timestamp.before.max.ms").unwrap_or(0),
+        ),
+        timestamp_after_max: Duration::from_millis(
+            bounded("message.timestamp.after.max.ms").unwrap_or(0),
+        ),
         retention: bounded("retention.ms").map(Duration::from_millis),
         retention_bytes: bounded("retention.bytes"),
         local_retention: local("local.retention.ms", "retention.ms").map(Duration::from_millis),
@@ -124,7 +148,10 @@ mod tests {
             name: "t".into(),
             created: TimestampMs::new(0),
             partitions: vec![PlacementGroupId::new(1)],
-            configs: pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            configs: pairs
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
         }
     }
 
@@ -134,13 +161,27 @@ mod tests {
         let topic = topic(&[("retention.ms", "5")]);
         let all = describe(&topic, None);
         assert_eq!(all.len(), CONFIGS.len());
-        let retention = all.iter().find(|line| line.definition.name == "retention.ms").unwrap();
-        assert_eq!((retention.value.as_str(), retention.source.code()), ("5", 1));
-        let policy = all.iter().find(|line| line.definition.name == "cleanup.policy").unwrap();
+        let retention = all
+            .iter()
+            .find(|line| line.definition.name == "retention.ms")
+            .unwrap();
+        assert_eq!(
+            (retention.value.as_str(), retention.source.code()),
+            ("5", 1)
+        );
+        let policy = all
+            .iter()
+            .find(|line| line.definition.name == "cleanup.policy")
+            .unwrap();
         assert_eq!((policy.value.as_str(), policy.source.code()), ("delete", 5));
         let asked = ["segment.ms".to_owned(), "no.such".to_owned()];
         let some = describe(&topic, Some(&asked));
-        assert_eq!(some.iter().map(|line| line.definition.name).collect::<Vec<_>>(), ["segment.ms"]);
+        assert_eq!(
+            some.iter()
+                .map(|line| line.definition.name)
+                .collect::<Vec<_>>(),
+            ["segment.ms"]
+        );
     }
 
     /// Proves defaults, -1 as "no limit", and -2 as "as the whole".

@@ -27,7 +27,11 @@ impl MetadataCommand {
         to.u8(VERSION);
         to.i64(stamp.get());
         match self {
-            Self::BootstrapCluster { cluster, name, groups } => {
+            Self::BootstrapCluster {
+                cluster,
+                name,
+                groups,
+            } => {
                 to.uuid(cluster.get());
                 to.text(name);
                 to.count(groups.len());
@@ -37,14 +41,25 @@ impl MetadataCommand {
                     replicas.iter().for_each(|node| to.i32(node.get()));
                 }
             }
-            Self::RegisterBroker { node, zone, kafka, peer, admin } => {
+            Self::RegisterBroker {
+                node,
+                zone,
+                kafka,
+                peer,
+                admin,
+            } => {
                 to.i32(node.get());
                 to.text(zone);
                 for address in [kafka, peer, admin] {
                     put_address(&mut to, address.as_ref());
                 }
             }
-            Self::CreateTopic { id, name, partitions, configs } => {
+            Self::CreateTopic {
+                id,
+                name,
+                partitions,
+                configs,
+            } => {
                 to.uuid(id.get());
                 to.text(name);
                 to.count(partitions.len());
@@ -59,7 +74,9 @@ impl MetadataCommand {
                     ConfigSetMode::Replace => 1,
                 });
                 to.count(changes.len());
-                changes.iter().for_each(|change| put_change(&mut to, change));
+                changes
+                    .iter()
+                    .for_each(|change| put_change(&mut to, change));
             }
             Self::AllocateProducerIds { node } => to.i32(node.get()),
         }
@@ -105,9 +122,13 @@ pub fn decode_command(dir: &[u8]) -> Result<(MetadataCommand, TimestampMs), Form
             partitions: take_groups(&mut from)?,
             configs: from.text_map("the configs")?,
         },
-        DELETE_TOPIC => MetadataCommand::DeleteTopic { id: TopicId::new(from.uuid("the topic")?) },
+        DELETE_TOPIC => MetadataCommand::DeleteTopic {
+            id: TopicId::new(from.uuid("the topic")?),
+        },
         SET_TOPIC_CONFIGS => set_topic_configs(&mut from)?,
-        ALLOCATE_PRODUCER_IDS => MetadataCommand::AllocateProducerIds { node: NodeId::new(from.i32("the broker")?) },
+        ALLOCATE_PRODUCER_IDS => MetadataCommand::AllocateProducerIds {
+            node: NodeId::new(from.i32("the broker")?),
+        },
         _ => return Err(FormatError::Invalid("the kind")),
     };
     from.finish()?;
@@ -120,9 +141,18 @@ fn bootstrap(from: &mut Reader<'_>) -> Result<MetadataCommand, FormatError> {
     let mut groups = std::collections::BTreeMap::new();
     for _ in 0..from.count(8, "the placement groups")? {
         let group = PlacementGroupId::new(from.u32("a placement group")?);
-        insert_ascending(&mut groups, group, take_nodes(from)?, "the placement groups")?;
+        insert_ascending(
+            &mut groups,
+            group,
+            take_nodes(from)?,
+            "the placement groups",
+        )?;
     }
-    Ok(MetadataCommand::BootstrapCluster { cluster, name, groups })
+    Ok(MetadataCommand::BootstrapCluster {
+        cluster,
+        name,
+        groups,
+    })
 }
 
 fn set_topic_configs(from: &mut Reader<'_>) -> Result<MetadataCommand, FormatError> {
@@ -182,17 +212,24 @@ pub(super) fn take_address(from: &mut Reader<'_>) -> Result<Option<Address>, For
     if !from.flag("the presence of an address")? {
         return Ok(None);
     }
-    Ok(Some(Address { host: from.text("a host")?, port: from.u16("a port")? }))
+    Ok(Some(Address {
+        host: from.text("a host")?,
+        port: from.u16("a port")?,
+    }))
 }
 
 /// Reads a list of placement groups.
 pub(super) fn take_groups(from: &mut Reader<'_>) -> Result<Vec<PlacementGroupId>, FormatError> {
     let count = from.count(4, "the partitions")?;
-    (0..count).map(|_| from.u32("a placement group").map(PlacementGroupId::new)).collect()
+    (0..count)
+        .map(|_| from.u32("a placement group").map(PlacementGroupId::new))
+        .collect()
 }
 
 /// Reads a list of brokers.
 pub(super) fn take_nodes(from: &mut Reader<'_>) -> Result<Vec<NodeId>, FormatError> {
     let count = from.count(4, "the brokers")?;
-    (0..count).map(|_| from.i32("a broker").map(NodeId::new)).collect()
+    (0..count)
+        .map(|_| from.i32("a broker").map(NodeId::new))
+        .collect()
 }

@@ -8,7 +8,9 @@ use super::names::{check_topic_name, collision_key};
 use super::{PARTITIONS_MAX, TOPIC_PARTITIONS_MAX};
 use crate::format::{FormatError, Reader, Writer, insert_ascending, open};
 use bytes::Bytes;
-use tidelog_model::{ClusterId, LogId, LogIndex, NodeId, PlacementGroupId, Term, TimestampMs, TopicId};
+use tidelog_model::{
+    ClusterId, LogId, LogIndex, NodeId, PlacementGroupId, Term, TimestampMs, TopicId,
+};
 
 const MAGIC: [u8; 8] = *b"TLMETA\0\0";
 const VERSION: u16 = 1;
@@ -54,7 +56,10 @@ impl MetadataImage {
             to.text(&topic.name);
             to.i64(topic.created.get());
             to.count(topic.partitions.len());
-            topic.partitions.iter().for_each(|group| to.u32(group.get()));
+            topic
+                .partitions
+                .iter()
+                .for_each(|group| to.u32(group.get()));
             to.text_map(&topic.configs);
         }
         to.seal(MAGIC, VERSION)
@@ -84,7 +89,12 @@ impl MetadataImage {
         }
         for _ in 0..from.count(8, "the placement groups")? {
             let group = PlacementGroupId::new(from.u32("a placement group")?);
-            insert_ascending(&mut image.groups, group, take_nodes(&mut from)?, "the placement groups")?;
+            insert_ascending(
+                &mut image.groups,
+                group,
+                take_nodes(&mut from)?,
+                "the placement groups",
+            )?;
         }
         take_slots(&mut from, &mut image)?;
         for _ in 0..from.count(4 + 4 + 3 + 8, "the brokers")? {
@@ -133,7 +143,10 @@ fn take_topic(from: &mut Reader<'_>, image: &mut MetadataImage) -> Result<(), Fo
         partitions: take_groups(from)?,
         configs: from.text_map("a topic's configs")?,
     };
-    let ascending = image.topics.last_key_value().is_none_or(|(last, _)| *last < id);
+    let ascending = image
+        .topics
+        .last_key_value()
+        .is_none_or(|(last, _)| *last < id);
     if !ascending || check_topic_name(&topic.name).is_err() {
         return Err(FormatError::Invalid("a topic"));
     }
@@ -141,8 +154,15 @@ fn take_topic(from: &mut Reader<'_>, image: &mut MetadataImage) -> Result<(), Fo
         return Err(FormatError::Invalid("a topic's name"));
     }
     let count = topic.partitions.len();
-    let placed = topic.partitions.iter().all(|group| image.groups.contains_key(group));
-    if count == 0 || count > TOPIC_PARTITIONS_MAX || image.partition_count + count > PARTITIONS_MAX || !placed {
+    let placed = topic
+        .partitions
+        .iter()
+        .all(|group| image.groups.contains_key(group));
+    if count == 0
+        || count > TOPIC_PARTITIONS_MAX
+        || image.partition_count + count > PARTITIONS_MAX
+        || !placed
+    {
         return Err(FormatError::Invalid("a topic's partitions"));
     }
     image.insert_topic(id, topic);

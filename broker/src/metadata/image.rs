@@ -6,7 +6,9 @@
 
 use super::names::collision_key;
 use std::collections::BTreeMap;
-use tidelog_model::{ClusterId, LogId, NodeId, PartitionId, PartitionIndex, PlacementGroupId, TimestampMs, TopicId};
+use tidelog_model::{
+    ClusterId, LogId, NodeId, PartitionId, PartitionIndex, PlacementGroupId, TimestampMs, TopicId,
+};
 
 /// Consumer groups hash into this many slots; each slot belongs to one placement group.
 pub const SLOTS: usize = 64;
@@ -123,21 +125,40 @@ impl MetadataImage {
 
     /// Topic ids in the order of their names.
     pub fn by_name(&self) -> impl Iterator<Item = (&str, TopicId, &Topic)> {
-        self.names.iter().filter_map(|(name, id)| self.topics.get(id).map(|topic| (name.as_str(), *id, topic)))
+        self.names
+            .iter()
+            .filter_map(|(name, id)| self.topics.get(id).map(|topic| (name.as_str(), *id, topic)))
     }
 
     /// The placement group of a partition; `None` when topic or partition do not exist.
     #[must_use]
     pub fn placement(&self, partition: PartitionId) -> Option<PlacementGroupId> {
         let index = usize::try_from(partition.index.get()).ok()?;
-        self.topics.get(&partition.topic)?.partitions.get(index).copied()
+        self.topics
+            .get(&partition.topic)?
+            .partitions
+            .get(index)
+            .copied()
     }
 
     /// Every partition of one placement group, in id order, with its topic's name.
-    pub fn partitions_of(&self, group: PlacementGroupId) -> impl Iterator<Item = (PartitionId, &Topic)> {
+    pub fn partitions_of(
+        &self,
+        group: PlacementGroupId,
+    ) -> impl Iterator<Item = (PartitionId, &Topic)> {
         self.topics.iter().flat_map(move |(id, topic)| {
-            let indexes = (0i32..).zip(&topic.partitions).filter(move |(_, at)| **at == group);
-            indexes.map(move |(index, _)| (PartitionId { topic: *id, index: PartitionIndex::new(index) }, topic))
+            let indexes = (0i32..)
+                .zip(&topic.partitions)
+                .filter(move |(_, at)| **at == group);
+            indexes.map(move |(index, _)| {
+                (
+                    PartitionId {
+                        topic: *id,
+                        index: PartitionIndex::new(index),
+                    },
+                    topic,
+                )
+            })
         })
     }
 

@@ -58,11 +58,18 @@ impl StateMachine for MetadataMachine {
     }
 
     fn restore(&mut self, last: LogId, image: &Bytes) -> Result<(), String> {
-        let image = MetadataImage::decode(image).map_err(|error| format!("metadata snapshot at {last}: {error}"))?;
+        let image = MetadataImage::decode(image)
+            .map_err(|error| format!("metadata snapshot at {last}: {error}"))?;
         if image.last != last {
-            return Err(format!("metadata snapshot at {last} holds the state at {}", image.last));
+            return Err(format!(
+                "metadata snapshot at {last} holds the state at {}",
+                image.last
+            ));
         }
-        *self = Self { image, applied: true };
+        *self = Self {
+            image,
+            applied: true,
+        };
         Ok(())
     }
 }

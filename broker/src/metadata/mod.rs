@@ -23,7 +23,9 @@ pub use apply::{MetadataOutcome, Refusal};
 pub use command::{ConfigChange, ConfigOperation, ConfigSetMode, MetadataCommand, ProducerIdBlock};
 pub use config_rules::{ConfigError, check_configs, nearest_name};
 pub use config_table::{CONFIGS, ConfigDefinition, ConfigKind, ConfigType, definition};
-pub use config_view::{ConfigSource, DescribedConfig, EffectiveConfig, TimestampType, describe, effective};
+pub use config_view::{
+    ConfigSource, DescribedConfig, EffectiveConfig, TimestampType, describe, effective,
+};
 pub use format_command::decode_command;
 pub use image::{Address, Broker, MetadataImage, SLOTS, Topic};
 pub use machine::MetadataMachine;

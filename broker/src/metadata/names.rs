@@ -32,7 +32,9 @@ pub fn check_topic_name(name: &str) -> Result<(), NameError> {
         return Err(NameError::TooLong(name.chars().count()));
     }
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    name.chars().find(|c| !allowed(*c)).map_or(Ok(()), |c| Err(NameError::Character(c)))
+    name.chars()
+        .find(|c| !allowed(*c))
+        .map_or(Ok(()), |c| Err(NameError::Character(c)))
 }
 
 /// Names that differ only in `.` and `_` collide in Kafka's metric names; two such topics may not exist together.
@@ -48,13 +50,22 @@ mod tests {
     /// Proves Kafka's rules at their borders.
     #[test]
     fn names_follow_kafka() {
-        for good in ["a", "...", "__consumer_offsets", "A.b_c-9", &"x".repeat(249)] {
+        for good in [
+            "a",
+            "...",
+            "__consumer_offsets",
+            "A.b_c-9",
+            &"x".repeat(249),
+        ] {
             assert_eq!(check_topic_name(good), Ok(()), "{good}");
         }
         assert_eq!(check_topic_name(""), Err(NameError::Empty));
         assert_eq!(check_topic_name("."), Err(NameError::Dots));
         assert_eq!(check_topic_name(".."), Err(NameError::Dots));
-        assert_eq!(check_topic_name(&"x".repeat(250)), Err(NameError::TooLong(250)));
+        assert_eq!(
+            check_topic_name(&"x".repeat(250)),
+            Err(NameError::TooLong(250))
+        );
         assert_eq!(check_topic_name("a b"), Err(NameError::Character(' ')));
         assert_eq!(check_topic_name("ä"), Err(NameError::Character('ä')));
         assert_eq!(check_topic_name("a/b"), Err(NameError::Character('/')));

@@ -9,11 +9,16 @@ use tidelog_model::PlacementGroupId;
 /// Empty when the cluster has no data groups.
 #[must_use]
 pub fn choose_groups(image: &MetadataImage, partitions: usize) -> Vec<PlacementGroupId> {
-    let mut loads: BTreeSet<(usize, PlacementGroupId)> =
-        image.group_loads().into_iter().map(|(group, load)| (load, group)).collect();
+    let mut loads: BTreeSet<(usize, PlacementGroupId)> = image
+        .group_loads()
+        .into_iter()
+        .map(|(group, load)| (load, group))
+        .collect();
     let mut chosen = Vec::new();
     for _ in 0..partitions {
-        let Some((load, group)) = loads.pop_first() else { return Vec::new() };
+        let Some((load, group)) = loads.pop_first() else {
+            return Vec::new();
+        };
         chosen.push(group);
         loads.insert((load + 1, group));
     }

@@ -3,17 +3,22 @@
 
 use super::*;
 use crate::metadata::{
-    Address, ConfigChange, ConfigOperation, ConfigSetMode, MetadataCommand, ProducerIdBlock, Refusal, choose_groups,
+    Address, ConfigChange, ConfigOperation, ConfigSetMode, MetadataCommand, ProducerIdBlock,
+    Refusal, choose_groups,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tidelog_model::{
-    ClusterId, LogIndex, NodeId, PartitionId, PartitionIndex, PlacementGroupId, ProducerId, Term, TimestampMs, TopicId,
+    ClusterId, LogIndex, NodeId, PartitionId, PartitionIndex, PlacementGroupId, ProducerId, Term,
+    TimestampMs, TopicId,
 };
 use uuid::Uuid;
 
 fn id(index: u64) -> LogId {
-    LogId { term: Term::new(3), index: LogIndex::new(index) }
+    LogId {
+        term: Term::new(3),
+        index: LogIndex::new(index),
+    }
 }
 
 fn topic_id(number: u128) -> TopicId {
@@ -28,7 +33,10 @@ fn bootstrap() -> MetadataCommand {
     MetadataCommand::BootstrapCluster {
         cluster: ClusterId::new(Uuid::from_u128(7)),
         name: "dev".into(),
-        groups: BTreeMap::from([(group(1), vec![NodeId::new(1)]), (group(2), vec![NodeId::new(1)])]),
+        groups: BTreeMap::from([
+            (group(1), vec![NodeId::new(1)]),
+            (group(2), vec![NodeId::new(1)]),
+        ]),
     }
 }
 
@@ -46,8 +54,14 @@ fn register(node: i32) -> MetadataCommand {
         node: NodeId::new(node),
         zone: "a".into(),
         kafka: None,
-        peer: Some(Address { host: "10.0.0.1".into(), port: 9192 }),
-        admin: Some(Address { host: "127.0.0.1".into(), port: 9640 }),
+        peer: Some(Address {
+            host: "10.0.0.1".into(),
+            port: 9192,
+        }),
+        admin: Some(Address {
+            host: "127.0.0.1".into(),
+            port: 9640,
+        }),
     }
 }
 
@@ -55,7 +69,10 @@ fn set(number: u128, name: &str, value: &str) -> MetadataCommand {
     MetadataCommand::SetTopicConfigs {
         id: topic_id(number),
         mode: ConfigSetMode::Merge,
-        changes: vec![ConfigChange { name: name.into(), operation: ConfigOperation::Set(value.into()) }],
+        changes: vec![ConfigChange {
+            name: name.into(),
+            operation: ConfigOperation::Set(value.into()),
+        }],
     }
 }
 
@@ -67,8 +84,14 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let mut rig = Self { machine: MetadataMachine::new(), next: 0 };
-        assert_eq!(rig.run(&bootstrap()), MetadataOutcome::Bootstrapped(ClusterId::new(Uuid::from_u128(7))));
+        let mut rig = Self {
+            machine: MetadataMachine::new(),
+            next: 0,
+        };
+        assert_eq!(
+            rig.run(&bootstrap()),
+            MetadataOutcome::Bootstrapped(ClusterId::new(Uuid::from_u128(7)))
+        );
         rig
     }
 
@@ -81,9 +104,14 @@ impl Rig {
 
     fn refused(&mut self, command: &MetadataCommand) -> Refusal {
         let before = self.machine.image().clone();
-        let MetadataOutcome::Refused(refusal) = self.run(command) else { panic!("{command:?} was not refused") };
+        let MetadataOutcome::Refused(refusal) = self.run(command) else {
+            panic!("{command:?} was not refused")
+        };
         let after = self.machine.image();
-        assert_eq!((&before.topics, &before.brokers), (&after.topics, &after.brokers));
+        assert_eq!(
+            (&before.topics, &before.brokers),
+            (&after.topics, &after.brokers)
+        );
         refusal
     }
 }
@@ -100,20 +128,40 @@ fn bootstrap_comes_first_and_once() {
         name: "other".into(),
         groups: BTreeMap::from([(group(9), vec![])]),
     };
-    assert_eq!(rig.run(&again), MetadataOutcome::Bootstrapped(ClusterId::new(Uuid::from_u128(7))));
+    assert_eq!(
+        rig.run(&again),
+        MetadataOutcome::Bootstrapped(ClusterId::new(Uuid::from_u128(7)))
+    );
     let image = rig.machine.image();
     assert_eq!(image.cluster().unwrap().1, "dev");
     assert_eq!(image.groups().len(), 2);
-    assert_eq!((image.slot_group(0), image.slot_group(63), image.slot_group(64)), (Some(group(1)), Some(group(2)), None));
+    assert_eq!(
+        (
+            image.slot_group(0),
+            image.slot_group(63),
+            image.slot_group(64)
+        ),
+        (Some(group(1)), Some(group(2)), None)
+    );
 }
 
 /// Proves that a bootstrap without data groups, or with the metadata group as one, is refused.
 #[test]
 fn bootstrap_needs_data_groups() {
-    for groups in [BTreeMap::new(), BTreeMap::from([(PlacementGroupId::METADATA, vec![])])] {
-        let command = MetadataCommand::BootstrapCluster { cluster: ClusterId::default(), name: "x".into(), groups };
+    for groups in [
+        BTreeMap::new(),
+        BTreeMap::from([(PlacementGroupId::METADATA, vec![])]),
+    ] {
+        let command = MetadataCommand::BootstrapCluster {
+            cluster: ClusterId::default(),
+            name: "x".into(),
+            groups,
+        };
         let outcome = MetadataMachine::new().apply(id(0), &command.encode(TimestampMs::new(1)));
-        assert!(matches!(outcome, MetadataOutcome::Refused(Refusal::InvalidField(_))));
+        assert!(matches!(
+            outcome,
+            MetadataOutcome::Refused(Refusal::InvalidField(_))
+        ));
     }
 }
 
@@ -121,28 +169,54 @@ fn bootstrap_needs_data_groups() {
 #[test]
 fn a_topic_lives_and_ends() {
     let mut rig = Rig::new();
-    assert_eq!(rig.run(&create(1, "a.b", &[1, 2, 1])), MetadataOutcome::TopicCreated(topic_id(1)));
+    assert_eq!(
+        rig.run(&create(1, "a.b", &[1, 2, 1])),
+        MetadataOutcome::TopicCreated(topic_id(1))
+    );
     let image = rig.machine.image();
     assert_eq!(image.topic_by_name("a.b").unwrap().0, topic_id(1));
-    let partition = |index| PartitionId { topic: topic_id(1), index: PartitionIndex::new(index) };
+    let partition = |index| PartitionId {
+        topic: topic_id(1),
+        index: PartitionIndex::new(index),
+    };
     assert_eq!(image.placement(partition(1)), Some(group(2)));
     assert_eq!(image.placement(partition(3)), None);
     assert_eq!(image.placement(partition(-1)), None);
-    let of_first: Vec<_> = image.partitions_of(group(1)).map(|(partition, _)| partition.index.get()).collect();
+    let of_first: Vec<_> = image
+        .partitions_of(group(1))
+        .map(|(partition, _)| partition.index.get())
+        .collect();
     assert_eq!(of_first, [0, 2]);
     assert_eq!(choose_groups(image, 2), [group(2), group(1)]);
 
-    assert_eq!(rig.refused(&create(2, "a.b", &[1])), Refusal::TopicExists("a.b".into()));
-    assert_eq!(rig.refused(&create(1, "c", &[1])), Refusal::TopicExists("c".into()));
-    let collision = Refusal::NameCollision { name: "a_b".into(), existing: "a.b".into() };
+    assert_eq!(
+        rig.refused(&create(2, "a.b", &[1])),
+        Refusal::TopicExists("a.b".into())
+    );
+    assert_eq!(
+        rig.refused(&create(1, "c", &[1])),
+        Refusal::TopicExists("c".into())
+    );
+    let collision = Refusal::NameCollision {
+        name: "a_b".into(),
+        existing: "a.b".into(),
+    };
     assert_eq!(rig.refused(&create(2, "a_b", &[1])), collision);
 
-    let MetadataOutcome::TopicDeleted(gone) = rig.run(&MetadataCommand::DeleteTopic { id: topic_id(1) }) else {
+    let MetadataOutcome::TopicDeleted(gone) =
+        rig.run(&MetadataCommand::DeleteTopic { id: topic_id(1) })
+    else {
         panic!("not deleted")
     };
     assert_eq!(gone.partitions.len(), 3);
-    assert_eq!(rig.refused(&MetadataCommand::DeleteTopic { id: topic_id(1) }), Refusal::UnknownTopic);
-    assert_eq!(rig.run(&create(2, "a_b", &[1])), MetadataOutcome::TopicCreated(topic_id(2)));
+    assert_eq!(
+        rig.refused(&MetadataCommand::DeleteTopic { id: topic_id(1) }),
+        Refusal::UnknownTopic
+    );
+    assert_eq!(
+        rig.run(&create(2, "a_b", &[1])),
+        MetadataOutcome::TopicCreated(topic_id(2))
+    );
     assert_eq!(rig.machine.image().partition_count(), 1);
 }
 
@@ -150,12 +224,30 @@ fn a_topic_lives_and_ends() {
 #[test]
 fn bad_topics_are_refused() {
     let mut rig = Rig::new();
-    assert!(matches!(rig.refused(&create(1, "a b", &[1])), Refusal::InvalidName(_)));
-    assert_eq!(rig.refused(&create(1, "a", &[])), Refusal::InvalidPartitions(0));
-    assert_eq!(rig.refused(&create(1, "a", &[1; 10_001])), Refusal::InvalidPartitions(10_001));
-    assert_eq!(rig.refused(&create(1, "a", &[1, 3])), Refusal::UnknownGroup(group(3)));
-    assert_eq!(rig.refused(&create(1, "a", &[0])), Refusal::UnknownGroup(group(0)));
-    assert!(matches!(rig.refused(&create(0, "a", &[1])), Refusal::InvalidField(_)));
+    assert!(matches!(
+        rig.refused(&create(1, "a b", &[1])),
+        Refusal::InvalidName(_)
+    ));
+    assert_eq!(
+        rig.refused(&create(1, "a", &[])),
+        Refusal::InvalidPartitions(0)
+    );
+    assert_eq!(
+        rig.refused(&create(1, "a", &[1; 10_001])),
+        Refusal::InvalidPartitions(10_001)
+    );
+    assert_eq!(
+        rig.refused(&create(1, "a", &[1, 3])),
+        Refusal::UnknownGroup(group(3))
+    );
+    assert_eq!(
+        rig.refused(&create(1, "a", &[0])),
+        Refusal::UnknownGroup(group(0))
+    );
+    assert!(matches!(
+        rig.refused(&create(0, "a", &[1])),
+        Refusal::InvalidField(_)
+    ));
     let compacted = MetadataCommand::CreateTopic {
         id: topic_id(1),
         name: "a".into(),
@@ -173,13 +265,31 @@ fn check_create_agrees_with_apply() {
     let none = BTreeMap::new();
     let image = rig.machine.image();
     assert_eq!(image.check_create("c", 3, &none), Ok(()));
-    assert_eq!(image.check_create("a.b", 3, &none), Err(Refusal::TopicExists("a.b".into())));
-    assert!(matches!(image.check_create("a_b", 3, &none), Err(Refusal::NameCollision { .. })));
-    assert_eq!(image.check_create("c", 0, &none), Err(Refusal::InvalidPartitions(0)));
-    assert_eq!(image.check_create("c", usize::MAX, &none), Err(Refusal::InvalidPartitions(usize::MAX)));
+    assert_eq!(
+        image.check_create("a.b", 3, &none),
+        Err(Refusal::TopicExists("a.b".into()))
+    );
+    assert!(matches!(
+        image.check_create("a_b", 3, &none),
+        Err(Refusal::NameCollision { .. })
+    ));
+    assert_eq!(
+        image.check_create("c", 0, &none),
+        Err(Refusal::InvalidPartitions(0))
+    );
+    assert_eq!(
+        image.check_create("c", usize::MAX, &none),
+        Err(Refusal::InvalidPartitions(usize::MAX))
+    );
     let bad = BTreeMap::from([("retention.ms".into(), "abc".into())]);
-    assert!(matches!(image.check_create("c", 1, &bad), Err(Refusal::InvalidConfig(_))));
-    assert_eq!(MetadataImage::default().check_create("c", 1, &none), Err(Refusal::NotBootstrapped));
+    assert!(matches!(
+        image.check_create("c", 1, &bad),
+        Err(Refusal::InvalidConfig(_))
+    ));
+    assert_eq!(
+        MetadataImage::default().check_create("c", 1, &none),
+        Err(Refusal::NotBootstrapped)
+    );
 }
 
 /// Proves that configs change as a whole or not at all.
@@ -188,10 +298,22 @@ fn configs_change() {
     let mut rig = Rig::new();
     rig.run(&create(1, "a", &[1]));
     let expected = BTreeMap::from([("retention.ms".to_owned(), "5".to_owned())]);
-    assert_eq!(rig.run(&set(1, "retention.ms", "5")), MetadataOutcome::ConfigsSet(expected.clone()));
-    assert!(matches!(rig.refused(&set(1, "retention.ms", "abc")), Refusal::InvalidConfig(_)));
-    assert_eq!(rig.refused(&set(2, "retention.ms", "5")), Refusal::UnknownTopic);
-    assert_eq!(rig.machine.image().topic(topic_id(1)).unwrap().configs, expected);
+    assert_eq!(
+        rig.run(&set(1, "retention.ms", "5")),
+        MetadataOutcome::ConfigsSet(expected.clone())
+    );
+    assert!(matches!(
+        rig.refused(&set(1, "retention.ms", "abc")),
+        Refusal::InvalidConfig(_)
+    ));
+    assert_eq!(
+        rig.refused(&set(2, "retention.ms", "5")),
+        Refusal::UnknownTopic
+    );
+    assert_eq!(
+        rig.machine.image().topic(topic_id(1)).unwrap().configs,
+        expected
+    );
 }
 
 /// Proves that brokers register, that the newest registration wins, and that bad addresses are refused.
@@ -201,11 +323,17 @@ fn brokers_register() {
     assert_eq!(rig.run(&register(1)), MetadataOutcome::BrokerRegistered);
     assert_eq!(rig.run(&register(1)), MetadataOutcome::BrokerRegistered);
     assert_eq!(rig.machine.image().brokers().len(), 1);
-    assert!(matches!(rig.refused(&register(-1)), Refusal::InvalidField(_)));
+    assert!(matches!(
+        rig.refused(&register(-1)),
+        Refusal::InvalidField(_)
+    ));
     let bad = MetadataCommand::RegisterBroker {
         node: NodeId::new(2),
         zone: "a".into(),
-        kafka: Some(Address { host: "h\nx".into(), port: 1 }),
+        kafka: Some(Address {
+            host: "h\nx".into(),
+            port: 1,
+        }),
         peer: None,
         admin: None,
     };
@@ -216,8 +344,15 @@ fn brokers_register() {
 #[test]
 fn producer_ids_never_repeat() {
     let mut rig = Rig::new();
-    let allocate = MetadataCommand::AllocateProducerIds { node: NodeId::new(1) };
-    let block = |first| MetadataOutcome::ProducerIds(ProducerIdBlock { first: ProducerId::new(first), count: 1000 });
+    let allocate = MetadataCommand::AllocateProducerIds {
+        node: NodeId::new(1),
+    };
+    let block = |first| {
+        MetadataOutcome::ProducerIds(ProducerIdBlock {
+            first: ProducerId::new(first),
+            count: 1000,
+        })
+    };
     assert_eq!(rig.run(&allocate), block(0));
     assert_eq!(rig.run(&allocate), block(1000));
     let (last, image) = rig.machine.snapshot().unwrap();
@@ -232,10 +367,15 @@ fn producer_ids_never_repeat() {
 #[test]
 fn stamp_is_monotone() {
     let mut rig = Rig::new();
-    rig.machine.apply(id(1), &create(1, "a", &[1]).encode(TimestampMs::new(9_000)));
-    rig.machine.apply(id(2), &create(2, "b", &[1]).encode(TimestampMs::new(8_000)));
+    rig.machine
+        .apply(id(1), &create(1, "a", &[1]).encode(TimestampMs::new(9_000)));
+    rig.machine
+        .apply(id(2), &create(2, "b", &[1]).encode(TimestampMs::new(8_000)));
     assert_eq!(rig.machine.image().stamp(), TimestampMs::new(9_000));
-    assert_eq!(rig.machine.image().topic(topic_id(2)).unwrap().created, TimestampMs::new(9_000));
+    assert_eq!(
+        rig.machine.image().topic(topic_id(2)).unwrap().created,
+        TimestampMs::new(9_000)
+    );
 }
 
 fn samples() -> Vec<MetadataCommand> {
@@ -249,14 +389,25 @@ fn samples() -> Vec<MetadataCommand> {
             configs: BTreeMap::from([("retention.ms".into(), "60000".into())]),
         },
         create(0x0103, "gone", &[2]),
-        MetadataCommand::DeleteTopic { id: topic_id(0x0103) },
+        MetadataCommand::DeleteTopic {
+            id: topic_id(0x0103),
+        },
         MetadataCommand::SetTopicConfigs {
             id: topic_id(0x0102),
             mode: ConfigSetMode::Merge,
             changes: vec![
-                ConfigChange { name: "segment.ms".into(), operation: ConfigOperation::Set("5".into()) },
-                ConfigChange { name: "retention.bytes".into(), operation: ConfigOperation::Delete },
-                ConfigChange { name: "cleanup.policy".into(), operation: ConfigOperation::Append("delete".into()) },
+                ConfigChange {
+                    name: "segment.ms".into(),
+                    operation: ConfigOperation::Set("5".into()),
+                },
+                ConfigChange {
+                    name: "retention.bytes".into(),
+                    operation: ConfigOperation::Delete,
+                },
+                ConfigChange {
+                    name: "cleanup.policy".into(),
+                    operation: ConfigOperation::Append("delete".into()),
+                },
             ],
         },
         MetadataCommand::SetTopicConfigs {
@@ -267,7 +418,9 @@ fn samples() -> Vec<MetadataCommand> {
                 operation: ConfigOperation::Subtract("delete".into()),
             }],
         },
-        MetadataCommand::AllocateProducerIds { node: NodeId::new(1) },
+        MetadataCommand::AllocateProducerIds {
+            node: NodeId::new(1),
+        },
     ]
 }
 
@@ -278,7 +431,10 @@ fn commands_survive_their_bytes() {
     for command in samples() {
         let encoded = command.encode(TimestampMs::new(5));
         assert!(encoded.body.is_empty());
-        assert_eq!(decode_command(&encoded.dir).unwrap(), (command, TimestampMs::new(5)));
+        assert_eq!(
+            decode_command(&encoded.dir).unwrap(),
+            (command, TimestampMs::new(5))
+        );
         for length in 0..encoded.dir.len() {
             assert!(decode_command(&encoded.dir[..length]).is_err());
         }
@@ -289,25 +445,40 @@ fn commands_survive_their_bytes() {
         newer[1] = 2;
         assert!(decode_command(&newer).is_err());
         let mut rig = Rig::new();
-        let outcome = rig.machine.apply(id(1), &Command::new(newer.into(), Bytes::new()));
-        assert!(matches!(outcome, MetadataOutcome::Refused(Refusal::Unreadable(_))));
+        let outcome = rig
+            .machine
+            .apply(id(1), &Command::new(newer.into(), Bytes::new()));
+        assert!(matches!(
+            outcome,
+            MetadataOutcome::Refused(Refusal::Unreadable(_))
+        ));
     }
 }
 
 fn sample_machine() -> MetadataMachine {
     let mut machine = MetadataMachine::new();
     for (index, command) in (0u64..).zip(samples()) {
-        machine.apply(id(index), &command.encode(TimestampMs::new(1_700_000_000_000)));
+        machine.apply(
+            id(index),
+            &command.encode(TimestampMs::new(1_700_000_000_000)),
+        );
     }
     machine
 }
 
 fn golden(name: &str, bytes: &[u8]) {
-    let path = format!("{}/src/metadata/testdata/{name}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!(
+        "{}/src/metadata/testdata/{name}",
+        env!("CARGO_MANIFEST_DIR")
+    );
     if std::env::var_os("TIDELOG_WRITE_GOLDEN").is_some() {
         std::fs::write(&path, bytes).unwrap();
     }
-    assert_eq!(std::fs::read(&path).unwrap(), bytes, "{name} differs: a released format may not change");
+    assert_eq!(
+        std::fs::read(&path).unwrap(),
+        bytes,
+        "{name} differs: a released format may not change"
+    );
 }
 
 /// Proves that version 1 of both formats stays as released.
@@ -333,7 +504,10 @@ fn damaged_snapshots_are_refused() {
     assert!(MetadataMachine::new().snapshot().is_none());
     let (last, image) = sample_machine().snapshot().unwrap();
     for length in 0..image.len() {
-        assert!(MetadataImage::decode(&image[..length]).is_err(), "length {length}");
+        assert!(
+            MetadataImage::decode(&image[..length]).is_err(),
+            "length {length}"
+        );
     }
     for bit in 0..image.len() * 8 {
         let mut damaged = image.to_vec();
@@ -350,10 +524,19 @@ fn any_command() -> impl Strategy<Value = MetadataCommand> {
     prop_oneof![
         Just(bootstrap()),
         (0i32..3).prop_map(register),
-        (1u128..6, name, proptest::collection::vec(1u32..4, 0..4)).prop_map(|(id, name, at)| create(id, name, &at)),
-        (1u128..6).prop_map(|number| MetadataCommand::DeleteTopic { id: topic_id(number) }),
-        (1u128..6, prop_oneof![Just("5"), Just("x")]).prop_map(|(number, value)| set(number, "retention.ms", value)),
-        Just(MetadataCommand::AllocateProducerIds { node: NodeId::new(1) }),
+        (1u128..6, name, proptest::collection::vec(1u32..4, 0..4))
+            .prop_map(|(id, name, at)| create(id, name, &at)),
+        (1u128..6).prop_map(|number| MetadataCommand::DeleteTopic {
+            id: topic_id(number)
+        }),
+        (1u128..6, prop_oneof![Just("5"), Just("x")]).prop_map(|(number, value)| set(
+            number,
+            "retention.ms",
+            value
+        )),
+        Just(MetadataCommand::AllocateProducerIds {
+            node: NodeId::new(1)
+        }),
     ]
 }
 

@@ -1,0 +1,32 @@
+//! Limits of consumer groups, with the arithmetic between them.
+//!
+//! Those that `apply` uses are part of the replicated behaviour: changing one needs a new command version.
+
+/// Longest consumer group name, member id, instance id, protocol name in bytes.
+pub const NAME_BYTES_MAX: usize = 1_024;
+/// Longest client id or host that is kept with a member; longer ones are shortened.
+pub const CLIENT_TEXT_BYTES_MAX: usize = 256;
+/// Most members of one group.
+pub const MEMBERS_MAX: usize = 1_000;
+/// Most protocols (assignors) one member may offer.
+pub const PROTOCOLS_MAX: usize = 32;
+/// Most bytes of all protocols that one member offers.
+pub const MEMBER_BYTES_MAX: usize = 512 * 1_024;
+/// Most bytes of subscriptions and assignments of one generation: one command of the log.
+pub const GENERATION_BYTES_MAX: usize = 2 * 1_024 * 1_024;
+/// Longest metadata of a committed offset (Kafka's `offset.metadata.max.bytes`). Used by apply.
+pub const OFFSET_METADATA_BYTES_MAX: usize = 4_096;
+/// Most bytes of one commit: one command of the log.
+pub const COMMIT_BYTES_MAX: usize = 1_024 * 1_024;
+/// Most committed offsets of one group. Used by apply.
+pub const GROUP_OFFSETS_MAX: usize = 100_000;
+/// Most consumer groups of one placement group. Used by apply.
+pub const GROUPS_MAX: usize = 20_000;
+/// Most join and sync requests that wait in one coordinator: each holds a connection.
+pub const WAITING_MAX: usize = 100_000;
+/// Most groups in one `ExpireOffsets` command.
+pub const EXPIRE_GROUPS_MAX: usize = 256;
+
+const _: () = assert!(OFFSET_METADATA_BYTES_MAX < COMMIT_BYTES_MAX);
+const _: () = assert!(MEMBER_BYTES_MAX < GENERATION_BYTES_MAX);
+const _: () = assert!(EXPIRE_GROUPS_MAX * NAME_BYTES_MAX < COMMIT_BYTES_MAX);
