@@ -465,7 +465,7 @@ async fn a_restart_keeps_members() {
     );
     assert_eq!(
         rig.commit(by(&joined), 7).await,
-        Err(ConsumerGroupError::IllegalGeneration)
+        Err(ConsumerGroupError::UnknownMember)
     );
 }
 

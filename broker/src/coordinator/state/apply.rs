@@ -300,13 +300,7 @@ impl StoredConsumerGroup {
             }
         }
         if !self.members.contains_key(member) {
-            // A member of an earlier generation learns that its generation has passed; it then joins again.
-            let passed = *generation < self.generation;
-            return Err(if passed {
-                ConsumerGroupError::IllegalGeneration
-            } else {
-                ConsumerGroupError::UnknownMember
-            });
+            return Err(ConsumerGroupError::UnknownMember);
         }
         if *generation == self.generation {
             Ok(())

@@ -131,7 +131,7 @@ fn stale_members_are_fenced_in_apply() {
     );
     assert_eq!(
         run(&mut state, commit("g", member(1, "a"), 9), 1),
-        refused(ConsumerGroupError::IllegalGeneration)
+        refused(ConsumerGroupError::UnknownMember)
     );
     assert_eq!(
         run(&mut state, commit("g", member(1, "b"), 9), 1),
