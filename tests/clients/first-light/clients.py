@@ -3,7 +3,7 @@
 Owns: how kcat, confluent-kafka and kafka-python create, produce and read.
 Not here: what is expected.
 
-Readers return partition -> list of (offset, Record), in the order read.
+Readers of one topic return partition -> list of (offset, Record), in the order read.
 """
 
 import time
@@ -147,27 +147,35 @@ def produce_kcat(broker, topic, data, *, delimiter=None, codec="none", idempoten
 
 
 def read_confluent(broker, topic, partitions, first=None):
-    """From `first[partition]`, or the beginning, to the end of each."""
+    """One topic, from `first[partition]`, or the beginning, to the end of each."""
+    return read_many_confluent(broker, {topic: partitions}, first)[topic]
+
+
+def read_many_confluent(broker, topics, first=None):
+    """Topics (name -> partitions) with one consumer; name -> what was found."""
     consumer = confluent_kafka.Consumer(
         confluent_settings(
             broker, group_id="unused", enable_auto_commit=False, enable_partition_eof=True, auto_offset_reset="error"
         )
     )
     try:
-        start = {p: (first or {}).get(p, confluent_kafka.OFFSET_BEGINNING) for p in range(partitions)}
-        consumer.assign([confluent_kafka.TopicPartition(topic, p, offset) for p, offset in start.items()])
-        found = {p: [] for p in start}
+        start = {
+            (topic, p): (first or {}).get(p, confluent_kafka.OFFSET_BEGINNING) for topic, n in topics.items() for p in range(n)
+        }
+        consumer.assign([confluent_kafka.TopicPartition(topic, p, offset) for (topic, p), offset in start.items()])
+        found = {topic: {p: [] for p in range(n)} for topic, n in topics.items()}
         open_ = set(start)
         end = time.monotonic() + READ_TIMEOUT
         while open_:
-            need(time.monotonic() < end, f"{topic}: no end of {open_} after {READ_TIMEOUT} s; have {lengths(found)}")
-            for message in consumer.consume(10_000, 0.2):
+            need(time.monotonic() < end, f"no end of {sorted(open_)[:5]} after {READ_TIMEOUT} s; have {lengths(found)}")
+            # Small bites: a bite waits for its last record or the time.
+            for message in consumer.consume(500, 0.05):
                 if message.error() is None:
-                    found[message.partition()].append((message.offset(), from_confluent(message)))
+                    found[message.topic()][message.partition()].append((message.offset(), from_confluent(message)))
                 elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    open_.discard(message.partition())
+                    open_.discard((message.topic(), message.partition()))
                 else:
-                    raise Difference(f"{topic}: {message.error()}")
+                    raise Difference(f"{message.topic()}: {message.error()}")
         return found
     finally:
         consumer.close()
@@ -178,11 +186,15 @@ def from_confluent(message):
 
 
 def read_kafka_python(broker, topic, partitions, first=None):
+    return read_many_kafka_python(broker, {topic: partitions}, first)[topic]
+
+
+def read_many_kafka_python(broker, topics, first=None):
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=broker.kafka, enable_auto_commit=False, auto_offset_reset="none", group_id=None
     )
     try:
-        all_ = [kafka.TopicPartition(topic, p) for p in range(partitions)]
+        all_ = [kafka.TopicPartition(topic, p) for topic, n in topics.items() for p in range(n)]
         consumer.assign(all_)
         ends = consumer.end_offsets(all_)
         for tp in all_:
@@ -190,12 +202,13 @@ def read_kafka_python(broker, topic, partitions, first=None):
                 consumer.seek(tp, first[tp.partition])
             else:
                 consumer.seek_to_beginning(tp)
-        found = {tp.partition: [] for tp in all_}
+        found = {topic: {p: [] for p in range(n)} for topic, n in topics.items()}
+        open_ = set(all_)
         end = time.monotonic() + READ_TIMEOUT
-        while any(consumer.position(tp) < ends[tp] for tp in all_):
-            need(time.monotonic() < end, f"{topic}: no end after {READ_TIMEOUT} s; have {lengths(found)}")
+        while open_ := {tp for tp in open_ if consumer.position(tp) < ends[tp]}:
+            need(time.monotonic() < end, f"no end of {len(open_)} partitions after {READ_TIMEOUT} s; have {lengths(found)}")
             for tp, messages in consumer.poll(timeout_ms=200).items():
-                found[tp.partition].extend((m.offset, from_kafka_python(m)) for m in messages)
+                found[tp.topic][tp.partition].extend((m.offset, from_kafka_python(m)) for m in messages)
         return found
     finally:
         consumer.close()
@@ -206,13 +219,13 @@ def from_kafka_python(message):
 
 
 def lengths(found):
-    return {partition: len(records) for partition, records in found.items()}
+    return {topic: sum(map(len, partitions.values())) for topic, partitions in found.items()}
 
 
 # Lengths first, then the bytes: nothing in a key or value can be mistaken for a separator. Headers have
-# no length: what ends them is not valid UTF-8 and in no header of ours.
-KCAT_FORMAT = "%p %o %T %K %S\\n%k%s\\n%h\\xff\\xfe\\xfd\\n"
-KCAT_END = b"\xff\xfe\xfd\n"
+# no length: what ends them is in no header of ours.
+KCAT_FORMAT = "%p %o %T %K %S\\n%k%s\\n%h\\x01;\\x02;\\x03\\n"
+KCAT_END = b"\x01;\x02;\x03\n"
 
 
 def read_kcat(broker, topic, offset="beginning", partition=None, group=None, count=None):
