@@ -55,6 +55,30 @@ fn specifications_exist() {
     none("`Spec:` names a page that exists", &violations);
 }
 
+// Proves: the files and tests that INVARIANTS.md names exist: it cannot promise what was removed.
+#[test]
+fn places_exist() {
+    let page = std::fs::read_to_string(root().join("docs/INVARIANTS.md")).unwrap();
+    let mut violations = Vec::new();
+    let mut count = 0;
+    for quoted in page.split('`').skip(1).step_by(2) {
+        let (file, function) = quoted.split_once("::").unwrap_or((quoted, ""));
+        if !file.contains('/') || !(file.ends_with(".rs") || file.ends_with(".py")) {
+            continue;
+        }
+        count += 1;
+        let Ok(text) = std::fs::read_to_string(root().join(file)) else {
+            violations.push(format!("no file {file}"));
+            continue;
+        };
+        if !function.is_empty() && !text.contains(&format!("fn {function}(")) {
+            violations.push(format!("no test {function} in {file}"));
+        }
+    }
+    none("places in INVARIANTS.md exist", &violations);
+    assert!(count > 10, "only {count} places: is the page read right?");
+}
+
 // Proves: the reader of links takes what it should.
 #[test]
 fn reader_of_links() {
