@@ -4,9 +4,25 @@
 //! Not here: Raft (placement), what entries mean (the state machines).
 //! Spec: docs/formats/group-log.md
 
+mod checkpoint;
 mod error;
+mod files;
+mod format;
+mod index;
+mod ledger;
 mod metrics;
+mod order;
+mod pool;
+mod read;
+mod recovery;
+mod run;
+mod scan;
+mod shared;
 mod types;
+mod writer;
+
+#[cfg(test)]
+mod tests;
 
 pub use error::{LogError, LogFailure};
 pub use metrics::{BatchObservation, Counter, LogMetrics, LogObserver, NoObserver};
@@ -15,24 +31,33 @@ pub use types::{
 };
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use format::FRAMES_START;
+use order::Order;
+use parking_lot::{Condvar, Mutex};
+use pool::FilePool;
+use recovery::{Recovery, io_error};
+use shared::{Shared, signal};
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use tidelog_model::{LogId, LogIndex};
+use tokio::sync::Notify;
+use writer::WriterState;
 
-/// A handle to one group's log. Clones are the same log.
+/// A handle to one group's log. Clones are the same log; when the last one is dropped the queue is still written.
 #[derive(Clone)]
 pub struct GroupLog {
-    interim: Arc<Mutex<Interim>>,
-    metrics: Arc<LogMetrics>,
+    shared: Arc<Shared>,
+    _owner: Arc<Owner>,
 }
 
-/// First version: memory only. The files follow.
-#[derive(Default)]
-struct Interim {
-    state: LogState,
-    entries: Vec<LogEntry>,
-    checkpoint: Option<(LogId, Bytes)>,
+/// Ends the writer with the last handle.
+struct Owner(Arc<Shared>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.begin_close();
+    }
 }
 
 impl GroupLog {
@@ -41,8 +66,59 @@ impl GroupLog {
     /// # Errors
     /// See [`LogError`]; nothing that may have been acknowledged is ever cut.
     pub async fn open(config: GroupLogConfig, env: LogEnv) -> Result<Self, LogError> {
-        let _ = (config, env);
-        Ok(Self { interim: Arc::default(), metrics: Arc::default() })
+        if config.writer != WriterMode::Thread {
+            return Self::open_blocking(config, env);
+        }
+        let dir = config.dir.clone();
+        match tokio::task::spawn_blocking(move || Self::open_blocking(config, env)).await {
+            Ok(result) => result,
+            Err(error) => Err(io_error("opening", &dir)(io::Error::other(error))),
+        }
+    }
+
+    fn open_blocking(config: GroupLogConfig, env: LogEnv) -> Result<Self, LogError> {
+        config.check()?;
+        let identity = config.identity();
+        let dir = config.dir.clone();
+        env.disk.create_dir_all(&dir).map_err(io_error("creating", &dir))?;
+        let dir_lock = match env.disk.lock_dir(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(LogError::Locked { dir }),
+            other => other.map_err(io_error("locking", &dir))?,
+        };
+        let metrics = Arc::new(LogMetrics::default());
+        let disk = Arc::clone(&env.disk);
+        let pool = FilePool::new(disk, dir.clone(), config.file_bytes, config.spare_files, Arc::clone(&metrics));
+        let recovered = Recovery {
+            config: &config,
+            identity,
+            disk: env.disk.as_ref(),
+            random: env.random.as_ref(),
+            pool: &pool,
+        }
+        .run()?;
+        pool.retire(recovered.retired);
+        if config.writer != WriterMode::Thread {
+            pool.maintain();
+        }
+        let order = Order::new(recovered.ledger, recovered.files, identity, config.file_bytes, env.random);
+        let shared = Arc::new(Shared {
+            order: Mutex::new(order),
+            writer: Mutex::new(WriterState::new(recovered.active, recovered.end)),
+            config,
+            disk: env.disk,
+            pool,
+            metrics,
+            observer: env.observer,
+            fatal: env.fatal,
+            dir_lock: Mutex::new(Some(dir_lock)),
+            threads: Mutex::default(),
+            checkpoints: Mutex::default(),
+            woken: Condvar::new(),
+            notify: Notify::new(),
+        });
+        let log = Self { _owner: Arc::new(Owner(Arc::clone(&shared))), shared };
+        run::start(&log.shared, &env.tasks).map_err(io_error("starting the writer of", &dir))?;
+        Ok(log)
     }
 
     /// Appends entries: indexes must follow the last one (any first index when the log is empty and nothing was purged).
@@ -53,11 +129,20 @@ impl GroupLog {
     /// Bodies are kept in memory up to `cache_bytes`, counted by their length: a body that is a slice of a much larger
     /// buffer pins all of that buffer, so the proposer hands in bodies of their own.
     pub fn append(&self, entries: Vec<LogEntry>, done: AppendDone) {
-        let mut log = self.interim.lock();
-        log.state.last = entries.last().map(|entry| entry.id).or(log.state.last);
-        log.entries.extend(entries);
-        drop(log);
-        done(Ok(()));
+        let done = Box::new(move |result: Result<(), LogError>| {
+            done(result.map_err(|error| error.to_io()));
+        });
+        let max = self.shared.config.entry_bytes_max;
+        let refused = {
+            let mut order = self.shared.order.lock();
+            let refused = order.append(entries, max, done);
+            self.shared.metrics.queued_bytes.set(order.queued_bytes as u64);
+            refused
+        };
+        match refused {
+            Ok(()) => self.shared.wake(),
+            Err((error, done)) => done(Err(error)),
+        }
     }
 
     /// Saves a vote: returns when the vote and everything given to the log before it are durable.
@@ -65,13 +150,24 @@ impl GroupLog {
     /// # Errors
     /// [`LogError::Poisoned`], [`LogError::Closed`]. When the future is dropped the vote may be durable or not.
     pub async fn save_vote(&self, vote: Vote) -> Result<(), LogError> {
-        self.interim.lock().state.vote = Some(vote);
-        Ok(())
+        let (done, saved) = signal();
+        {
+            let mut order = self.shared.order.lock();
+            order.usable()?;
+            order.vote(vote, done);
+        }
+        self.shared.wake();
+        saved.await.map_err(|_| LogError::Closed)?
     }
 
     /// Remembers the commit index. Written along with the next batch or after `lazy_delay`, never with a sync of its own.
     pub fn save_committed(&self, committed: Option<LogId>) {
-        self.interim.lock().state.committed = committed;
+        let mut order = self.shared.order.lock();
+        if order.usable().is_ok() {
+            order.committed(committed);
+            drop(order);
+            self.shared.wake();
+        }
     }
 
     /// Drops every entry after `last` (`None`: all). In effect when it returns; durable before anything appended later.
@@ -79,9 +175,12 @@ impl GroupLog {
     /// # Errors
     /// [`LogError::Invalid`] when `last` is below what was purged or is not in the log with that term.
     pub async fn truncate_after(&self, last: Option<LogId>) -> Result<(), LogError> {
-        let mut log = self.interim.lock();
-        log.entries.retain(|entry| last.is_some_and(|last| entry.id.index <= last.index));
-        log.state.last = last;
+        {
+            let mut order = self.shared.order.lock();
+            order.usable()?;
+            order.truncate(last)?;
+        }
+        self.shared.wake();
         Ok(())
     }
 
@@ -91,19 +190,19 @@ impl GroupLog {
     /// # Errors
     /// [`LogError::Poisoned`], [`LogError::Closed`].
     pub async fn purge(&self, upto: LogId) -> Result<(), LogError> {
-        let mut log = self.interim.lock();
-        log.entries.retain(|entry| entry.id.index > upto.index);
-        log.state.purged = log.state.purged.max(Some(upto));
-        if log.entries.is_empty() {
-            log.state.last = log.state.purged;
+        {
+            let mut order = self.shared.order.lock();
+            order.usable()?;
+            order.purge(upto);
         }
+        self.shared.wake();
         Ok(())
     }
 
     /// What the log holds now.
     #[must_use]
     pub fn state(&self) -> LogState {
-        self.interim.lock().state
+        self.shared.order.lock().ledger.state()
     }
 
     /// The entries of `range` in order: at least one, then as many as fit `bytes_max` (dir + body). The range is cut at
@@ -112,17 +211,7 @@ impl GroupLog {
     /// # Errors
     /// [`LogError::Purged`] when the range starts too low, [`LogError::Damaged`], [`LogError::Io`].
     pub async fn entries(&self, range: Range<LogIndex>, bytes_max: usize) -> Result<Vec<LogEntry>, LogError> {
-        let mut left = bytes_max;
-        let mut found: Vec<LogEntry> = Vec::new();
-        for entry in self.interim.lock().entries.iter().filter(|entry| range.contains(&entry.id.index)) {
-            let size = entry.dir.len() + entry.body.len();
-            if size > left && !found.is_empty() {
-                break;
-            }
-            left = left.saturating_sub(size);
-            found.push(entry.clone());
-        }
-        Ok(found)
+        read::entries(&self.shared, range, bytes_max).await
     }
 
     /// Part of one entry's body. From memory without a copy; from disk the frame's CRC is NOT checked (it covers the
@@ -131,19 +220,21 @@ impl GroupLog {
     /// # Errors
     /// [`LogError::Purged`], [`LogError::NotFound`], [`LogError::Invalid`] when the range leaves the body, [`LogError::Io`].
     pub async fn read_body(&self, index: LogIndex, range: Range<u32>) -> Result<Bytes, LogError> {
-        let log = self.interim.lock();
-        let entry = log.entries.iter().find(|entry| entry.id.index == index).ok_or(LogError::NotFound { index })?;
-        let (from, to) = (range.start as usize, range.end as usize);
-        if from > to || to > entry.body.len() {
-            return Err(LogError::Invalid(format!("bytes {from}..{to} of a body of {}", entry.body.len())));
-        }
-        Ok(entry.body.slice(from..to))
+        read::body(&self.shared, index, range).await
     }
 
     /// Bytes in log files that purging everything would free.
     #[must_use]
     pub fn local_bytes(&self) -> u64 {
-        0
+        let order = self.shared.order.lock();
+        order.files.iter().map(|file| file.end.saturating_sub(FRAMES_START)).sum()
+    }
+
+    /// Bytes that log files and spare files take on the disk.
+    #[must_use]
+    pub fn disk_bytes(&self) -> u64 {
+        let files: u64 = self.shared.order.lock().files.iter().map(|file| file.file_bytes).sum();
+        files + self.shared.pool.ready() as u64 * self.shared.config.file_bytes
     }
 
     /// Saves a checkpoint image under its log id, durably, and keeps the two newest.
@@ -151,8 +242,12 @@ impl GroupLog {
     /// # Errors
     /// [`LogError::Io`]: the older checkpoints are still there; try again.
     pub async fn save_checkpoint(&self, id: LogId, image: Bytes) -> Result<(), LogError> {
-        self.interim.lock().checkpoint = Some((id, image));
-        Ok(())
+        let shared = Arc::clone(&self.shared);
+        read::blocking(&self.shared, move || {
+            let _one = shared.checkpoints.lock();
+            checkpoint::save(shared.disk.as_ref(), &shared.config.dir, shared.config.identity(), id, &image)
+        })
+        .await
     }
 
     /// The newest checkpoint whose checksum holds.
@@ -160,24 +255,29 @@ impl GroupLog {
     /// # Errors
     /// [`LogError::Damaged`] when there are checkpoints but none is whole, [`LogError::Io`].
     pub async fn load_newest_checkpoint(&self) -> Result<Option<(LogId, Bytes)>, LogError> {
-        Ok(self.interim.lock().checkpoint.clone())
+        let shared = Arc::clone(&self.shared);
+        read::blocking(&self.shared, move || {
+            let _one = shared.checkpoints.lock();
+            checkpoint::load_newest(shared.disk.as_ref(), &shared.config.dir, shared.config.identity())
+        })
+        .await
     }
 
     /// Counters.
     #[must_use]
     pub fn metrics(&self) -> &LogMetrics {
-        &self.metrics
+        &self.shared.metrics
     }
 
     /// The failure that poisoned the log, if one did.
     #[must_use]
     pub fn poisoned(&self) -> Option<LogFailure> {
-        None
+        self.shared.order.lock().failure.clone()
     }
 
     /// Runs the writer once in [`WriterMode::Manual`]; says whether it did something.
     pub fn step(&self) -> bool {
-        false
+        self.shared.config.writer == WriterMode::Manual && run::manual_step(&self.shared)
     }
 
     /// Writes what waits, syncs, stops the writer, and frees the directory. Later calls get [`LogError::Closed`].
@@ -185,6 +285,23 @@ impl GroupLog {
     /// # Errors
     /// [`LogError::Poisoned`].
     pub async fn close(&self) -> Result<(), LogError> {
-        Ok(())
+        let (done, written) = signal();
+        {
+            let mut order = self.shared.order.lock();
+            order.usable()?;
+            order.place_last(done);
+        }
+        self.shared.begin_close();
+        while self.step() {}
+        let written = written.await.map_err(|_| LogError::Closed)?;
+        let threads = std::mem::take(&mut *self.shared.threads.lock());
+        if !threads.is_empty() {
+            let joined = tokio::task::spawn_blocking(|| threads.into_iter().try_for_each(std::thread::JoinHandle::join));
+            // A thread that panicked has said so already.
+            let _ = joined.await;
+        }
+        self.shared.order.lock().stopped = true;
+        *self.shared.dir_lock.lock() = None;
+        written
     }
 }

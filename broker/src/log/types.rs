@@ -12,7 +12,8 @@ use std::time::Duration;
 use tidelog_env::{Disk, Random, Tasks};
 use tidelog_model::{ClusterId, LogId, PlacementGroupId, RaftNodeId, Term};
 
-use super::error::LogFailure;
+use super::error::{LogError, LogFailure};
+use super::format::Identity;
 use super::metrics::LogObserver;
 
 /// A Raft vote: term, candidate, and whether a quorum granted it.
@@ -93,7 +94,7 @@ pub struct GroupLogConfig {
     pub node: RaftNodeId,
     /// Size of a new log file (existing ones keep theirs). [`GroupLogConfig::FILE_BYTES_MIN`] to 1 GiB.
     pub file_bytes: u64,
-    /// One entry (dir + body) at most; must fit twice into a file.
+    /// One entry (dir + body) at most; a file must hold four.
     pub entry_bytes_max: usize,
     /// Bytes written with one sync, at most (one entry more when it is larger).
     pub batch_bytes_max: usize,
@@ -112,6 +113,39 @@ impl GroupLogConfig {
     pub const FILE_BYTES_MIN: u64 = 16 * 1024;
     /// The largest: positions inside a file fit 32 bits with room.
     pub const FILE_BYTES_MAX: u64 = 1 << 30;
+
+    /// Sets the size of a log file, and what depends on it: an entry and a batch take a quarter of it at most.
+    #[must_use]
+    pub fn with_file_bytes(mut self, file_bytes: u64) -> Self {
+        let quarter = usize::try_from(file_bytes / 4).unwrap_or(usize::MAX);
+        self.file_bytes = file_bytes;
+        self.entry_bytes_max = self.entry_bytes_max.min(quarter);
+        self.batch_bytes_max = self.batch_bytes_max.min(quarter);
+        self
+    }
+
+    /// Whose files these are.
+    pub(super) fn identity(&self) -> Identity {
+        Identity { cluster: self.cluster, group: self.group, node: self.node }
+    }
+
+    /// Refuses sizes that cannot work together.
+    pub(super) fn check(&self) -> Result<(), LogError> {
+        let sizes = Self::FILE_BYTES_MIN..=Self::FILE_BYTES_MAX;
+        if !sizes.contains(&self.file_bytes) || !self.file_bytes.is_multiple_of(4096) {
+            let bytes = self.file_bytes;
+            return Err(LogError::Invalid(format!("a log file of {bytes} bytes: it must be 16 KiB to 1 GiB, a multiple of 4096")));
+        }
+        let entry = u64::try_from(self.entry_bytes_max).unwrap_or(u64::MAX);
+        if entry == 0 || entry > self.file_bytes / 4 {
+            let file = self.file_bytes;
+            return Err(LogError::Invalid(format!("entries of {entry} bytes need log files of four times that, not {file}")));
+        }
+        if self.batch_bytes_max == 0 || self.spare_files == 0 {
+            return Err(LogError::Invalid("batch_bytes_max and spare_files must be at least 1".to_owned()));
+        }
+        Ok(())
+    }
 
     /// The defaults of production for a group.
     #[must_use]

@@ -1,0 +1,328 @@
+//! Spare files: zero-filled ahead of need, recycled after a purge.
+//!
+//! Owns: `.spare` and `.tmp` names of a group's directory, and purged log files on their way to them.
+//! Not here: what is written into a file (`writer.rs`).
+//! Invariants: a file is written again only after its old name is durably gone and no reader has it open; a `.spare`
+//! has its full length on disk.
+//! Spec: docs/formats/group-log.md
+
+use super::files::{LogFile, spare_name, tmp_name};
+use super::metrics::LogMetrics;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tidelog_env::disk::OpenMode;
+use tidelog_env::{Disk, DiskFile};
+
+/// Zeros per write.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Zeros per sync: small, so that an append's sync never waits for a long write-back. 4 MiB take 8 ms at 500 MB/s.
+const SYNC_EVERY_BYTES: u64 = 4 << 20;
+/// Pause after a chunk while there is time: 1 MiB per 20 ms is 50 MB/s, a tenth of what the disk gives.
+const PACE: Duration = Duration::from_millis(20);
+/// Pause after a failure (a full disk), or while a reader holds a purged file.
+const RETRY: Duration = Duration::from_secs(1);
+/// Recycled files kept beyond the target: a purge frees files in bunches.
+const EXTRA_RECYCLED: usize = 1;
+
+static ZEROS: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
+
+/// The spare files of one group.
+pub(super) struct FilePool {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    file_bytes: u64,
+    target: usize,
+    metrics: Arc<LogMetrics>,
+    inner: Mutex<Inner>,
+    changed: Condvar,
+    /// How much of the active file is used, in thousandths: the zeroing keeps ahead of it.
+    active_permille: AtomicU64,
+}
+
+struct Inner {
+    ready: VecDeque<PathBuf>,
+    retired: VecDeque<Arc<LogFile>>,
+    next_number: u64,
+    /// The writer waits for a file.
+    wanted: bool,
+    /// The newest failure to prepare one since `wanted` was set.
+    failure: Option<io::Error>,
+    closing: bool,
+}
+
+/// How to fill a file with zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// With pauses, as long as the active file has room.
+    Background,
+    /// At once.
+    Now,
+}
+
+impl FilePool {
+    pub(super) fn new(
+        disk: Arc<dyn Disk>,
+        dir: PathBuf,
+        file_bytes: u64,
+        target: usize,
+        metrics: Arc<LogMetrics>,
+    ) -> Self {
+        let inner = Inner {
+            ready: VecDeque::new(),
+            retired: VecDeque::new(),
+            next_number: 1,
+            wanted: false,
+            failure: None,
+            closing: false,
+        };
+        Self {
+            disk,
+            dir,
+            file_bytes,
+            target,
+            metrics,
+            inner: Mutex::new(inner),
+            changed: Condvar::new(),
+            active_permille: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes over a `.spare` found at start; one of another length, or too many, goes.
+    pub(super) fn adopt(&self, number: u64, length: u64) -> io::Result<()> {
+        let mut inner = self.inner.lock();
+        inner.next_number = inner.next_number.max(number.saturating_add(1));
+        let path = self.dir.join(spare_name(number));
+        if length == self.file_bytes && inner.ready.len() < self.target + EXTRA_RECYCLED {
+            inner.ready.push_back(path);
+            return Ok(());
+        }
+        drop(inner);
+        self.disk.remove(&path)
+    }
+
+    /// Spare files ready now.
+    pub(super) fn ready(&self) -> usize {
+        self.inner.lock().ready.len()
+    }
+
+    /// Hands over purged files; their names are still `.log`.
+    pub(super) fn retire(&self, files: Vec<Arc<LogFile>>) {
+        if !files.is_empty() {
+            self.inner.lock().retired.extend(files);
+            self.changed.notify_all();
+        }
+    }
+
+    /// The writer's progress in the active file.
+    pub(super) fn active_used(&self, position: u64, file_bytes: u64) {
+        let permille = position.saturating_mul(1000) / file_bytes.max(1);
+        self.active_permille.store(permille, Ordering::Relaxed);
+    }
+
+    /// A spare for the writer, from the worker thread: waits for the one being prepared. `StorageFull` (and its like) when
+    /// there is no room now.
+    pub(super) fn take_waiting(&self) -> io::Result<PathBuf> {
+        let mut inner = self.inner.lock();
+        inner.failure = None;
+        loop {
+            if let Some(path) = inner.ready.pop_front() {
+                inner.wanted = false;
+                self.active_permille.store(0, Ordering::Relaxed);
+                self.changed.notify_all();
+                return Ok(path);
+            }
+            if let Some(error) = inner.failure.take() {
+                return Err(error);
+            }
+            if inner.closing {
+                return Err(io::Error::new(ErrorKind::BrokenPipe, "the log is closing"));
+            }
+            inner.wanted = true;
+            self.changed.notify_all();
+            self.changed.wait(&mut inner);
+        }
+    }
+
+    /// A spare for the writer where no worker thread runs: prepares it here if need be.
+    pub(super) fn take_now(&self) -> io::Result<PathBuf> {
+        if let Some(path) = self.inner.lock().ready.pop_front() {
+            return Ok(path);
+        }
+        self.prepare(Pace::Now)?;
+        self.inner.lock().ready.pop_front().ok_or_else(|| io::Error::other("the prepared file is gone"))
+    }
+
+    /// Recycles what was purged and prepares what is missing, once. Failures are counted and tried again at the next call.
+    pub(super) fn maintain(&self) {
+        if self.recycle().and_then(|()| self.fill(Pace::Now)).is_err() {
+            self.metrics.prepare_failures.add(1);
+        }
+    }
+
+    /// The worker thread's loop; ends after [`FilePool::stop`].
+    pub(super) fn run(&self) {
+        loop {
+            let result = self.recycle().and_then(|()| self.fill(Pace::Background));
+            let mut inner = self.inner.lock();
+            if inner.closing {
+                return;
+            }
+            let failed = result.is_err();
+            if let Err(error) = result {
+                self.metrics.prepare_failures.add(1);
+                tracing::warn!(dir = %self.dir.display(), "cannot prepare a log file: {error}; it is tried again");
+                inner.failure = Some(error);
+                self.changed.notify_all();
+            }
+            let idle = inner.retired.is_empty() && inner.ready.len() >= self.target;
+            if idle {
+                self.changed.wait(&mut inner);
+            } else if failed || !inner.retired.is_empty() {
+                self.changed.wait_for(&mut inner, RETRY);
+            }
+        }
+    }
+
+    /// Ends the worker thread and whoever waits in [`FilePool::take_waiting`].
+    pub(super) fn stop(&self) {
+        self.inner.lock().closing = true;
+        self.changed.notify_all();
+    }
+
+    /// Renames purged files to spares, or removes them. A file that a reader has open waits. All names are durable before
+    /// any of the files can be taken.
+    fn recycle(&self) -> io::Result<()> {
+        let retired: Vec<_> = self.inner.lock().retired.drain(..).collect();
+        let mut held = VecDeque::new();
+        let mut recycled = Vec::new();
+        let mut changed = false;
+        let mut result = Ok(());
+        for file in retired {
+            if result.is_err() || Arc::strong_count(&file) > 1 {
+                held.push_back(file);
+                continue;
+            }
+            match self.recycle_one(&file, recycled.len()) {
+                Ok(path) => recycled.extend(path),
+                Err(error) => {
+                    result = Err(error);
+                    held.push_back(file);
+                    continue;
+                }
+            }
+            changed = true;
+        }
+        if changed && let Err(error) = self.disk.sync_dir(&self.dir) {
+            // The names may come back in a crash: such files are never written again by this process.
+            recycled.clear();
+            result = Err(error);
+        }
+        let mut inner = self.inner.lock();
+        self.metrics.files_recycled.add(recycled.len() as u64);
+        inner.ready.extend(recycled);
+        held.append(&mut inner.retired);
+        inner.retired = held;
+        self.changed.notify_all();
+        result
+    }
+
+    fn recycle_one(&self, file: &LogFile, recycled: usize) -> io::Result<Option<PathBuf>> {
+        let number = {
+            let mut inner = self.inner.lock();
+            let wanted = file.file_bytes == self.file_bytes
+                && inner.ready.len() + recycled < self.target + EXTRA_RECYCLED;
+            wanted.then(|| {
+                inner.next_number += 1;
+                inner.next_number - 1
+            })
+        };
+        let gone = |result: io::Result<()>| match result {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            other => other.map(|()| true),
+        };
+        match number {
+            Some(number) => {
+                let path = self.dir.join(spare_name(number));
+                Ok(gone(self.disk.rename(&file.path, &path))?.then_some(path))
+            }
+            None => gone(self.disk.remove(&file.path)).map(|_| None),
+        }
+    }
+
+    fn fill(&self, pace: Pace) -> io::Result<()> {
+        while self.ready() < self.target && !self.inner.lock().closing {
+            self.prepare(pace)?;
+        }
+        Ok(())
+    }
+
+    /// Makes one spare: zeros on disk under `.tmp`, then the name.
+    fn prepare(&self, pace: Pace) -> io::Result<()> {
+        let number = {
+            let mut inner = self.inner.lock();
+            inner.next_number += 1;
+            inner.next_number - 1
+        };
+        let tmp = self.dir.join(tmp_name(number));
+        let spare = self.dir.join(spare_name(number));
+        let made = self.make(&tmp, &spare, pace);
+        if made.is_err() {
+            // Best effort: what cannot be removed now is removed at the next start.
+            let _ = self.disk.remove(&tmp);
+            let _ = self.disk.remove(&spare);
+        }
+        if made? {
+            self.metrics.files_prepared.add(1);
+            self.inner.lock().ready.push_back(spare);
+            self.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// `false` when the log closed meanwhile.
+    fn make(&self, tmp: &Path, spare: &Path, pace: Pace) -> io::Result<bool> {
+        let file = self.disk.open(tmp, OpenMode::CreateNew)?;
+        if !self.zero(file.as_ref(), pace)? {
+            self.disk.remove(tmp)?;
+            return Ok(false);
+        }
+        self.disk.rename(tmp, spare)?;
+        self.disk.sync_dir(&self.dir)?;
+        Ok(true)
+    }
+
+    fn zero(&self, file: &dyn DiskFile, pace: Pace) -> io::Result<bool> {
+        let mut position = 0;
+        let mut synced = 0;
+        while position < self.file_bytes {
+            let length = (self.file_bytes - position).min(CHUNK_BYTES as u64);
+            let chunk = &ZEROS[..usize::try_from(length).unwrap_or(CHUNK_BYTES)];
+            file.write_all_at(&[IoSlice::new(chunk)], position)?;
+            position += length;
+            if position - synced >= SYNC_EVERY_BYTES {
+                file.sync_data()?;
+                synced = position;
+            }
+            if pace == Pace::Background && !self.pause(position) {
+                return Ok(false);
+            }
+        }
+        file.sync_data()?;
+        Ok(true)
+    }
+
+    /// Waits a little while the zeroing is well ahead of the writer. `false` when the log closes.
+    fn pause(&self, done: u64) -> bool {
+        let done_permille = done.saturating_mul(1000) / self.file_bytes;
+        let mut inner = self.inner.lock();
+        if !inner.wanted && !inner.closing && done_permille > 2 * self.active_permille.load(Ordering::Relaxed) {
+            self.changed.wait_for(&mut inner, PACE);
+        }
+        !inner.closing
+    }
+}
