@@ -182,6 +182,16 @@ impl MemoryDisk {
         world.life += 1;
     }
 
+    /// Forgets planned faults.
+    pub fn heal(&self) {
+        self.0.world.lock().faults.clear();
+    }
+
+    /// Undoes a [`Fault::PowerCut`] without the loss: only the process is gone (see [`MemoryDisk::kill`]).
+    pub fn restore_power(&self) {
+        self.0.world.lock().power = true;
+    }
+
     /// Turns one bit of a file, on the disk and in the cache.
     ///
     /// # Errors

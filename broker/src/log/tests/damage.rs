@@ -1,0 +1,163 @@
+//! Damage of what was acknowledged is found and never cut; torn tails are cut and stay cut.
+
+use super::model::{Act, Driver, script};
+use super::*;
+
+/// Proves that a flipped bit below the last known sync is refused at the open, or at the read of that one entry, or
+/// changes nothing (padding); the log is never silently shorter.
+#[test]
+fn bit_flips_in_the_durable_region_are_found() {
+    let mut driver = Driver::new();
+    assert!(driver.open());
+    for act in script() {
+        assert!(driver.act(&act));
+    }
+    assert!(driver.act(&Act::Append(vec![60, 2000, 3000, 3000, 3000, 500, 8])));
+    assert!(driver.act(&Act::Step));
+    let log = driver.log().unwrap().clone();
+    let (state, entries) = (log.state(), all(&log).unwrap());
+    let files: Vec<(PathBuf, u64)> = {
+        let order = log.shared.order.lock();
+        order.files.iter().map(|file| (file.file.as_ref().unwrap().path.clone(), file.end)).collect()
+    };
+    assert!(files.len() >= 2, "a sealed file and the active one");
+    let live: Vec<(PathBuf, std::ops::Range<u64>)> = {
+        let order = log.shared.order.lock();
+        let slots = entries.iter().map(|entry| *order.ledger.index.slot(entry.id.index).unwrap());
+        slots
+            .map(|slot| {
+                let length = 56 + u64::from(slot.dir_len) + u64::from(slot.body_len);
+                (order.file(slot.file).unwrap().path.clone(), slot.position..slot.position + length)
+            })
+            .collect()
+    };
+    block_on(log.close()).unwrap();
+    drop(log);
+    driver.lose(1, true);
+    let (mut at_open, mut at_read, mut harmless) = (0, 0, 0);
+    for (path, end) in files {
+        for byte in (0..end).step_by(11) {
+            let bit = u8::try_from(byte % 8).unwrap();
+            driver.rig.disk.flip_bit(&path, byte, bit).unwrap();
+            match driver.rig.open() {
+                Err(LogError::Damaged { .. } | LogError::Version { .. }) => at_open += 1,
+                Err(other) => panic!("byte {byte}: {other}"),
+                Ok(log) => {
+                    assert_eq!(log.state(), state, "byte {byte} of {}", path.display());
+                    match all(&log) {
+                        Err(LogError::Damaged { .. }) => at_read += 1,
+                        Ok(found) => {
+                            assert_eq!(found, entries, "byte {byte}");
+                            let is_live = live.iter().any(|(file, range)| *file == path && range.contains(&byte));
+                            assert!(!is_live, "byte {byte}: a flip in an entry of the log went unseen");
+                            harmless += 1;
+                        }
+                        Err(other) => panic!("byte {byte}: {other}"),
+                    }
+                }
+            }
+            driver.rig.disk.flip_bit(&path, byte, bit).unwrap();
+        }
+    }
+    assert!(at_open > 500 && at_read > 100, "{at_open} at open, {at_read} at read, {harmless} harmless");
+    assert_eq!(driver.rig.open().unwrap().state(), state);
+}
+
+/// Three frames of one unfinished batch at the end of a log, and the position of the first.
+fn unfinished(rig: &mut Rig) -> (PathBuf, u64) {
+    let log = rig.open().unwrap();
+    append(&log, vec![entry(1, 0, 64)]);
+    settle(&log);
+    let from = log.shared.writer.lock().written;
+    append(&log, vec![entry(1, 1, 64), entry(1, 2, 64), entry(1, 3, 64)]);
+    settle(&log);
+    let path = log.shared.writer.lock().active.path.clone();
+    drop(log);
+    rig.disk.kill();
+    (path, from)
+}
+
+/// Proves that a torn first frame of the last batch cuts the batch, and that the good frames behind it do not come back
+/// when a frame of the same length takes the place of the torn one.
+#[test]
+fn frames_behind_a_torn_one_do_not_come_back() {
+    let mut rig = Rig::new();
+    let (path, from) = unfinished(&mut rig);
+    rig.disk.flip_bit(&path, from + 70, 0).unwrap();
+    let log = rig.open().unwrap();
+    assert_eq!(log.state().last, Some(id(1, 0)));
+    append(&log, vec![entry(1, 1, 64)]);
+    settle(&log);
+    drop(log);
+    rig.disk.crash(1);
+    let log = rig.open().unwrap();
+    assert_eq!(log.state().last, Some(id(1, 1)), "entry 2 of the torn batch would follow by its index");
+}
+
+/// Proves that the same flip is damage once any later frame, even a lazy one, knew of the sync.
+#[test]
+fn a_lazy_frame_makes_the_last_batch_known() {
+    let mut rig = Rig::new();
+    let log = rig.open().unwrap();
+    append(&log, vec![entry(1, 0, 64)]);
+    settle(&log);
+    let from = log.shared.writer.lock().written;
+    append(&log, vec![entry(1, 1, 64)]);
+    settle(&log);
+    log.save_committed(Some(id(1, 1)));
+    settle(&log);
+    let path = log.shared.writer.lock().active.path.clone();
+    drop(log);
+    rig.disk.kill();
+    rig.disk.flip_bit(&path, from + 70, 0).unwrap();
+    let before = rig.disk.contents(&path).unwrap();
+    match rig.open() {
+        Err(LogError::Damaged { position, .. }) => assert_eq!(position, from),
+        other => panic!("{:?}", other.err()),
+    }
+    assert!(rig.disk.contents(&path).unwrap() == before, "nothing is changed");
+}
+
+/// Proves that a lost file in the middle, or the loss of all, is damage and not a shorter log.
+#[test]
+fn missing_files_are_damage() {
+    let mut rig = Rig::new();
+    let log = rig.open().unwrap();
+    for index in 0..20 {
+        append(&log, vec![entry(1, index, 2000)]);
+        settle(&log);
+    }
+    block_on(log.save_checkpoint(id(1, 3), Bytes::from_static(b"image"))).unwrap();
+    let names: Vec<_> = log.shared.order.lock().files.iter().map(|file| file.file.as_ref().unwrap().path.clone()).collect();
+    assert!(names.len() >= 4);
+    drop(log);
+    let disk = rig.disk.shared();
+    disk.rename(&names[1], &rig.path("kept")).unwrap();
+    assert!(matches!(rig.open(), Err(LogError::Damaged { .. })), "a hole");
+    disk.rename(&rig.path("kept"), &names[1]).unwrap();
+    disk.rename(&names[0], &rig.path("kept")).unwrap();
+    assert!(matches!(rig.open(), Err(LogError::Damaged { .. })), "the first file");
+    disk.rename(&rig.path("kept"), &names[0]).unwrap();
+    assert_eq!(all(&rig.open().unwrap()).unwrap().len(), 20);
+    for name in names {
+        disk.remove(&name).unwrap();
+    }
+    assert!(matches!(rig.open(), Err(LogError::Damaged { .. })), "checkpoints without a log");
+}
+
+/// Proves that a file under a wrong name, and a file cut short, are refused.
+#[test]
+fn misplaced_and_short_files_are_refused() {
+    let mut rig = Rig::new();
+    drop(rig.open().unwrap());
+    let disk = rig.disk.shared();
+    let (one, two) = (rig.path("00000000000000000001.log"), rig.path("00000000000000000002.log"));
+    disk.rename(&one, &two).unwrap();
+    assert!(matches!(rig.open(), Err(LogError::Damaged { .. })));
+    disk.rename(&two, &one).unwrap();
+    drop(rig.open().unwrap());
+    disk.remove(&one).unwrap();
+    let file = disk.open(&one, tidelog_env::disk::OpenMode::CreateNew).unwrap();
+    file.write_all_at(&[std::io::IoSlice::new(&[0; 100])], 0).unwrap();
+    assert!(matches!(rig.open(), Err(LogError::Damaged { .. })));
+}
