@@ -206,7 +206,7 @@ impl GroupLog {
     }
 
     /// The entries of `range` in order: at least one, then as many as fit `bytes_max` (dir + body). The range is cut at
-    /// the end of the log; an empty range gives nothing. From memory without a copy, else from disk with both CRCs checked.
+    /// the end of the log (and, in a log that nothing was purged from, at its first entry); an empty range gives nothing. From memory without a copy, else from disk with both CRCs checked.
     ///
     /// # Errors
     /// [`LogError::Purged`] when the range starts too low, [`LogError::Damaged`], [`LogError::Io`].

@@ -67,7 +67,7 @@ fn plan(order: &Order, range: Range<LogIndex>, bytes_max: usize) -> Result<Plan,
     if range.start < range.end && is_purged(order, range.start) {
         return Err(LogError::Purged { index: range.start, first: index.first_index() });
     }
-    let mut at = range.start;
+    let mut at = if index.is_empty() { range.start } else { range.start.max(index.first_index()) };
     while at < range.end {
         let Some(slot) = index.slot(at) else { break };
         let size = usize::try_from(u64::from(slot.dir_len) + u64::from(slot.body_len)).unwrap_or(usize::MAX);
@@ -84,11 +84,9 @@ fn plan(order: &Order, range: Range<LogIndex>, bytes_max: usize) -> Result<Plan,
     Ok(plan)
 }
 
-/// Whether an index lies before what the log holds. In an empty log that nothing was purged from, none does.
+/// Whether an index was purged. A log that began at a later index has purged nothing before it.
 fn is_purged(order: &Order, at: LogIndex) -> bool {
-    let index = &order.ledger.index;
-    let before_first = at < index.first_index() && (!index.is_empty() || order.ledger.purged.is_some());
-    before_first || order.ledger.purged.is_some_and(|purged| at <= purged.index)
+    order.ledger.purged.is_some_and(|purged| at <= purged.index)
 }
 
 impl Plan {
