@@ -99,6 +99,13 @@ impl<'a> Job<'a> {
                 return Err(self.contended(attempts));
             }
             let written = self.write(planned).await?;
+            if written.added.is_empty() && self.errors.is_empty() {
+                let reason = "there is something to archive and nothing was covered".to_owned();
+                return Err(ArchiveError::Internal {
+                    doing: "move forward",
+                    reason,
+                });
+            }
             if written.added.is_empty() {
                 return Ok(TableRun {
                     head,
@@ -220,7 +227,6 @@ impl<'a> Job<'a> {
             reason,
         };
         loop {
-            let before = reader.position().get();
             let batches = match reader.next(cursor.next()).await {
                 Ok(Some(batches)) => batches,
                 Ok(None) => break,
@@ -232,7 +238,8 @@ impl<'a> Job<'a> {
                     }));
                 }
             };
-            let read = reader.position().get() - before;
+            // What is passed over on the way to the next offset does not count: a commit always moves forward.
+            let read = batches.iter().map(|batch| batch.bytes().len() as u64).sum();
             add(&self.context.metrics.segment_bytes_total, read);
             out.bytes_left = out.bytes_left.saturating_sub(read);
             out.append(cursor, segment, batches)

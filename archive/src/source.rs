@@ -8,7 +8,7 @@ use crate::error::ArchiveError;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use tidelog_model::batch::{BatchHeader, HEADER_BYTES, RecordBatch};
-use tidelog_model::{BytePosition, Offset, PlacementGroupId, TopicId};
+use tidelog_model::{Offset, PlacementGroupId, TopicId};
 use tidelog_tiering::key::{self, ParsedKey};
 use tidelog_tiering::manifest::{self, PartitionManifest, SegmentEntry};
 use tidelog_tiering::{ObjectKey, StoreError, TierStore};
@@ -147,12 +147,6 @@ impl<'a> SegmentReader<'a> {
     #[must_use]
     pub(crate) const fn key(&self) -> &ObjectKey {
         &self.key
-    }
-
-    /// Bytes of the segment that were returned so far.
-    #[must_use]
-    pub(crate) const fn position(&self) -> BytePosition {
-        BytePosition::new(self.position)
     }
 
     /// The next batches, at least one; `None` at the end. Structure is checked, CRCs are not. Batches that end before
