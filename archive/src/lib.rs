@@ -4,7 +4,10 @@
 //! Not here: making segments (`tiering`, `broker/src/offload`); SQL (the readers' job).
 //! Spec: docs/formats/archive-table.md, docs/protocols/archive-commit.md
 
-#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may touch the real world"))]
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests may touch the real world")
+)]
 
 mod archiver;
 mod commit;

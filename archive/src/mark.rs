@@ -137,3 +137,107 @@ impl Mark {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use crate::schema;
+    use iceberg::spec::{FormatVersion, Operation, Summary, TableMetadataBuilder};
+
+    fn mark(until: i64) -> Mark {
+        Mark {
+            cluster: ClusterId::new(Uuid::from_u128(1)),
+            topic: TopicId::new(Uuid::from_u128(2)),
+            commit: Uuid::from_u128(3),
+            until: BTreeMap::from([(0, until), (17, 0)]),
+        }
+    }
+
+    /// A table whose snapshots have these summaries, oldest first.
+    fn table(summaries: Vec<HashMap<String, String>>) -> TableMetadata {
+        let schema = schema::iceberg_schema().unwrap();
+        let order = schema::sort_order(&schema).unwrap();
+        let day = schema::day_spec().unwrap();
+        let place = "s3://b/t".to_owned();
+        let version = FormatVersion::V2;
+        let mut builder =
+            TableMetadataBuilder::new(schema, day, order, place, version, HashMap::new()).unwrap();
+        let count = i64::try_from(summaries.len()).unwrap();
+        for (id, keys) in (1..=count).zip(summaries) {
+            let summary = Summary {
+                operation: Operation::Append,
+                additional_properties: keys,
+            };
+            let snapshot = Snapshot::builder()
+                .with_snapshot_id(id)
+                .with_parent_snapshot_id((id > 1).then_some(id - 1))
+                .with_sequence_number(id)
+                .with_timestamp_ms(4_000_000_000_000)
+                .with_manifest_list("s3://b/t/metadata/l.avro")
+                .with_summary(summary)
+                .build();
+            builder = builder.set_branch_snapshot(snapshot, "main").unwrap();
+        }
+        builder.build().unwrap().metadata
+    }
+
+    /// Proves that a mark reads back as it was written.
+    #[test]
+    fn read_inverts_summary() {
+        let written = mark(5);
+        let metadata = table(vec![mark(3).summary(&[]), written.summary(&[])]);
+        assert_eq!(Mark::read(&metadata).unwrap(), written);
+    }
+
+    /// Proves that a snapshot of another engine's compaction does not hide the mark below it, and that a table without
+    /// any mark is refused and not taken for an empty one.
+    #[test]
+    fn the_nearest_mark_counts() {
+        let foreign = HashMap::from([("engine-name".to_owned(), "spark".to_owned())]);
+        let metadata = table(vec![
+            mark(3).summary(&[]),
+            mark(5).summary(&[]),
+            foreign.clone(),
+            foreign.clone(),
+        ]);
+        assert_eq!(Mark::read(&metadata).unwrap(), mark(5));
+        assert!(Mark::read(&table(vec![foreign])).is_err());
+        assert!(Mark::read(&table(vec![])).is_err());
+    }
+
+    /// Proves that a damaged mark is an error that names its key, never an empty mark.
+    #[test]
+    fn damaged_marks_are_refused() {
+        for (key, value) in [
+            (UNTIL, "{"),
+            (UNTIL, "{\"0\":-1}"),
+            (UNTIL, "{\"-1\":1}"),
+            (UNTIL, "{\"x\":1}"),
+            (CLUSTER, "x"),
+            (TOPIC, ""),
+            (COMMIT, "1"),
+            (FORMAT, "2"),
+        ] {
+            let mut keys = mark(5).summary(&[]);
+            keys.insert(key.to_owned(), value.to_owned());
+            let error = Mark::read(&table(vec![keys])).unwrap_err();
+            assert!(error.contains(key), "{error}");
+        }
+    }
+
+    /// Proves that an account that does not add up is seen (I14).
+    #[test]
+    fn accounts_add_up() {
+        let added = Added {
+            partition: 0,
+            from: 3,
+            until: 10,
+            rows: 4,
+            skipped: 1,
+            lost: 2,
+        };
+        assert!(added.is_complete());
+        assert!(!Added { rows: 5, ..added }.is_complete());
+    }
+}

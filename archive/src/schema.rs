@@ -191,11 +191,11 @@ pub fn check(metadata: &TableMetadata) -> Result<(), String> {
             _ => return Err(format!("column {} is not as it was made", field.name)),
         }
     }
-    let added = current
+    let mut added = current
         .fields()
         .iter()
         .filter(|field| ours.as_struct().field_by_id(field.id).is_none());
-    if let Some(field) = added.filter(|field| field.required).next() {
+    if let Some(field) = added.find(|field| field.required) {
         return Err(format!(
             "column {} was added and must not be null",
             field.name

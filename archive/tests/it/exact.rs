@@ -8,7 +8,7 @@ use object_store::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tidelog_archive::ArchiveError;
-use tidelog_env::{Random, SystemRandom};
+use tidelog_env::SystemRandom;
 
 async fn bucket() -> (Bucket, Topic) {
     let mut bucket = Bucket::in_memory();

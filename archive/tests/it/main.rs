@@ -12,6 +12,7 @@ mod content;
 mod damage;
 mod exact;
 mod faults;
+mod golden;
 mod place;
 mod readers;
 mod table;

@@ -86,6 +86,7 @@ fn python() -> PathBuf {
 /// several commits, days and partition specs. A machine without the client tests' environment (`cargo xtask setup`
 /// makes it) runs this only in part: what the table library and the Parquet reader find.
 #[tokio::test]
+#[allow(clippy::disallowed_methods, reason = "the file is for another program")]
 async fn duckdb_and_pyiceberg_find_every_record() {
     let folder = tempfile::Builder::new().prefix("a b").tempdir().unwrap();
     let store = folder.path().join("store");
