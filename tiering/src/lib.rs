@@ -3,7 +3,10 @@
 //! Owns: every byte in the bucket except the archive's tables.
 //! Not here: deciding when something is uploaded or deleted (that is Raft's, in `broker/src/offload`).
 
-#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may touch the real world"))]
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests may touch the real world")
+)]
 
 pub mod format;
 pub mod key;

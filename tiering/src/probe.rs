@@ -87,6 +87,17 @@ impl ProbeReport {
         self.fit_for_one_broker() && self.passed(PUT_IF_ABSENT)
     }
 
+    /// The first check that failed, and what to do about it, in one line.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.checks.iter().find_map(|check| match &check.outcome {
+            ProbeOutcome::Failed { reason, advice } => {
+                Some(format!("{}: {reason}. {advice}", check.name))
+            }
+            ProbeOutcome::Ok | ProbeOutcome::Skipped => None,
+        })
+    }
+
     fn passed(&self, name: &str) -> bool {
         self.checks
             .iter()
@@ -402,7 +413,10 @@ mod tests {
         subject.faulty.inject_forever(Call::Put, Fault::Refuse);
         let report = probe(&subject.store, &SystemClock).await;
         assert!(!report.fit_for_one_broker());
-        assert!(report.to_string().contains("AWS_ACCESS_KEY_ID"), "{report}");
+        assert!(
+            report.failure().unwrap().contains("AWS_ACCESS_KEY_ID"),
+            "{report}"
+        );
         assert_eq!(
             report
                 .checks

@@ -87,18 +87,22 @@ impl Subject {
 /// When a promise is broken.
 pub async fn check_all(open: &OpenStore, random: &Arc<dyn Random>) -> Result<(), StoreError> {
     let subject = || Subject::new(open, Arc::clone(random));
-    objects_come_back_as_put(&subject()).await?;
-    missing_objects_are_missing(&subject()).await?;
-    large_objects_go_up_in_parts(&subject()).await?;
-    put_if_absent_never_overwrites(&subject()).await?;
-    of_racing_writers_one_wins(&subject()).await?;
-    listings_show_what_was_put(&subject()).await?;
-    deleted_objects_are_gone(&subject()).await?;
-    lost_replies_are_resolved(&subject()).await?;
-    refusals_of_the_moment_are_bridged(&subject()).await?;
-    black_holes_end_at_the_deadline(&subject()).await?;
-    broken_uploads_are_put_again(&subject()).await?;
-    bad_bodies_are_read_again(&subject()).await
+    // At the same time: most of their time they wait for deadlines.
+    futures::try_join!(
+        async { objects_come_back_as_put(&subject()).await },
+        async { missing_objects_are_missing(&subject()).await },
+        async { large_objects_go_up_in_parts(&subject()).await },
+        async { put_if_absent_never_overwrites(&subject()).await },
+        async { of_racing_writers_one_wins(&subject()).await },
+        async { listings_show_what_was_put(&subject()).await },
+        async { deleted_objects_are_gone(&subject()).await },
+        async { lost_replies_are_resolved(&subject()).await },
+        async { refusals_of_the_moment_are_bridged(&subject()).await },
+        async { black_holes_end_at_the_deadline(&subject()).await },
+        async { broken_uploads_are_put_again(&subject()).await },
+        async { bad_bodies_are_read_again(&subject()).await },
+    )?;
+    Ok(())
 }
 
 /// Every byte and any range comes back; the length is known.

@@ -13,6 +13,7 @@
 #![allow(clippy::disallowed_methods, reason = "here the real thing lives")]
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::stream::BoxStream;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -23,7 +24,7 @@ use object_store::{
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
@@ -116,6 +117,17 @@ fn sync(path: &FsPath) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
+/// The bytes of `range`; fewer when the file ends before.
+fn read_range(mut file: &File, range: &Range<u64>) -> io::Result<Bytes> {
+    let length = range.end.saturating_sub(range.start);
+    let left = file.metadata()?.len().saturating_sub(range.start);
+    let mut bytes =
+        Vec::with_capacity(usize::try_from(length.min(left)).map_err(io::Error::other)?);
+    file.seek(SeekFrom::Start(range.start))?;
+    file.take(length).read_to_end(&mut bytes)?;
+    Ok(Bytes::from(bytes))
+}
+
 #[async_trait]
 impl ObjectStore for DurableFiles {
     async fn put_opts(
@@ -150,12 +162,28 @@ impl ObjectStore for DurableFiles {
         self.inner.get_opts(location, options).await
     }
 
-    async fn get_ranges(
-        &self,
-        location: &Path,
-        ranges: &[Range<u64>],
-    ) -> Result<Vec<bytes::Bytes>> {
-        self.inner.get_ranges(location, ranges).await
+    /// One open and one read each, into memory that is not cleared first: `LocalFileSystem` clears it, which costs a
+    /// cold read a tenth of its speed (and nine tenths in an unoptimised build).
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let path = self.inner.path_to_filesystem(location)?;
+        let (ranges, key) = (ranges.to_vec(), location.to_string());
+        let read = tokio::task::spawn_blocking(move || -> io::Result<Vec<Bytes>> {
+            let file = File::open(path)?;
+            ranges
+                .iter()
+                .map(|range| read_range(&file, range))
+                .collect()
+        });
+        read.await?.map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => Error::NotFound {
+                path: key,
+                source: Box::new(source),
+            },
+            _ => Error::Generic {
+                store: "DurableFiles",
+                source: Box::new(source),
+            },
+        })
     }
 
     fn delete_stream(

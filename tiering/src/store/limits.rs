@@ -42,7 +42,7 @@ impl Default for StoreLimits {
             retry_delay_max: Duration::from_secs(5),
             call_timeout: Duration::from_secs(60),
             multipart_bytes_min: 16 * 1024 * 1024,
-            part_bytes: 8 * 1024 * 1024,
+            part_bytes: PART_BYTES,
             parts_in_flight_max: 4,
             get_bytes_max: 256 * 1024 * 1024,
             list_count_max: 1_000_000,
@@ -50,8 +50,10 @@ impl Default for StoreLimits {
     }
 }
 
+const PART_BYTES: usize = 8 * 1024 * 1024;
+const S3_PART_BYTES_MIN: usize = 5 * 1024 * 1024;
 const _: () = assert!(
-    5 * 1024 * 1024 <= 8 * 1024 * 1024,
+    PART_BYTES >= S3_PART_BYTES_MIN,
     "S3 refuses parts below 5 MiB"
 );
 

@@ -3,10 +3,10 @@
 //! Owns: `file://`, `s3://`, `memory://`; settings; how object_store's own client is tuned.
 
 use super::durable::DurableFiles;
-use object_store::aws::AmazonS3Builder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use object_store::{BackoffConfig, ClientConfigKey, ObjectStore, RetryConfig};
 use std::sync::Arc;
 use std::time::Duration;
 use url::Url;
@@ -126,9 +126,13 @@ pub fn open_store(url: &str, settings: &StoreSettings) -> Result<OpenStore, Open
 fn s3(bucket: &str, settings: &StoreSettings) -> AmazonS3Builder {
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
     if let Some(endpoint) = &settings.endpoint {
-        builder = builder
-            .with_endpoint(endpoint)
-            .with_allow_http(endpoint.starts_with("http://"));
+        builder = builder.with_endpoint(endpoint);
+    }
+    let endpoint = builder
+        .get_config_value(&AmazonS3ConfigKey::Endpoint)
+        .unwrap_or_default();
+    if endpoint.starts_with("http://") {
+        builder = builder.with_allow_http(true);
     }
     if let Some(region) = &settings.region {
         builder = builder.with_region(region);
@@ -142,9 +146,7 @@ fn s3(bucket: &str, settings: &StoreSettings) -> AmazonS3Builder {
     if let Some(secret) = &settings.secret_access_key {
         builder = builder.with_secret_access_key(secret);
     }
-    builder
-        .with_retry(low_retries())
-        .with_client_options(client_options())
+    client_timeouts(builder).with_retry(low_retries())
 }
 
 /// Retries are `TierStore`'s. One quick retry stays below it: it hides a connection the server closed while idle.
@@ -160,10 +162,16 @@ fn low_retries() -> RetryConfig {
     }
 }
 
-/// Deadlines are `TierStore`'s too; the client's own is a backstop for connections whose caller has gone.
-fn client_options() -> ClientOptions {
-    ClientOptions::new()
-        .with_connect_timeout(Duration::from_secs(5))
-        .with_timeout(Duration::from_secs(120))
-        .with_pool_idle_timeout(Duration::from_secs(30))
+/// Deadlines are `TierStore`'s too; the client's own are a backstop for connections whose caller has gone. Set one by
+/// one: whole client options would throw away what the environment set.
+fn client_timeouts(builder: AmazonS3Builder) -> AmazonS3Builder {
+    [
+        (ClientConfigKey::ConnectTimeout, "5 seconds"),
+        (ClientConfigKey::Timeout, "120 seconds"),
+        (ClientConfigKey::PoolIdleTimeout, "30 seconds"),
+    ]
+    .into_iter()
+    .fold(builder, |builder, (key, value)| {
+        builder.with_config(AmazonS3ConfigKey::Client(key), value)
+    })
 }

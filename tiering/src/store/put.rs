@@ -120,8 +120,9 @@ impl TierStore {
             Err(Failure::NotFound) => return Ok(None),
             Err(failure) => return Err(failure),
         }
-        let ranges = [0..length];
-        let read = async { Ok(self.raw().get_ranges(path, &ranges).await?) };
+        let whole = 0..length;
+        let ranges = std::slice::from_ref(&whole);
+        let read = async { Ok(self.raw().get_ranges(path, ranges).await?) };
         match within(self.limits().deadline(length), read).await {
             Ok(kept) => Ok(Some(kept.first() == Some(bytes))),
             Err(Failure::NotFound) => Ok(None),
