@@ -77,6 +77,18 @@ impl Index {
         self.cache.get(usize::try_from(at).ok()?)
     }
 
+    /// The first entry that is in memory; the one after the last when none is.
+    pub(super) fn memory_start(&self) -> LogIndex {
+        let end = LogIndex::new(self.first + self.slots.len() as u64);
+        self.cache.front().map_or(end, |entry| entry.id.index)
+    }
+
+    /// The last entry that lies in a file below `sequence`.
+    pub(super) fn last_below(&self, sequence: u64) -> Option<LogIndex> {
+        let count = self.slots.partition_point(|slot| slot.file < sequence) as u64;
+        (count > 0).then(|| LogIndex::new(self.first + count - 1))
+    }
+
     /// Whether an entry `id` may come next; else why not.
     pub(super) fn admits(&self, id: LogId) -> Result<(), String> {
         let Some(last) = self.last() else { return Ok(()) };

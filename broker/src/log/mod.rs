@@ -230,6 +230,27 @@ impl GroupLog {
         order.files.iter().map(|file| file.end.saturating_sub(FRAMES_START)).sum()
     }
 
+    /// Entries from here on are in memory: reading them touches no disk.
+    #[must_use]
+    pub fn memory_start(&self) -> LogIndex {
+        self.shared.order.lock().ledger.index.memory_start()
+    }
+
+    /// The last entry that may be purged if at least `keep_bytes` of the newest frames are to stay; whole files only.
+    /// `None`: nothing.
+    #[must_use]
+    pub fn purgeable(&self, keep_bytes: u64) -> Option<LogIndex> {
+        let order = self.shared.order.lock();
+        let mut kept = 0;
+        for file in order.files.iter().rev() {
+            kept += file.end.saturating_sub(FRAMES_START);
+            if kept >= keep_bytes {
+                return order.ledger.index.last_below(file.sequence);
+            }
+        }
+        None
+    }
+
     /// Bytes that log files and spare files take on the disk.
     #[must_use]
     pub fn disk_bytes(&self) -> u64 {

@@ -68,7 +68,10 @@ pub fn check_configs(configs: &BTreeMap<String, String>) -> Result<(), ConfigErr
 }
 
 /// The configs that result from `changes`, checked as a whole.
-pub(super) fn changed(
+///
+/// # Errors
+/// [`ConfigError`] names the config; nothing is changed.
+pub fn changed(
     before: &BTreeMap<String, String>,
     mode: ConfigSetMode,
     changes: &[ConfigChange],

@@ -17,7 +17,7 @@ use super::peers::PeerNetwork;
 use super::propose::Proposer;
 use super::raft_types::{Types, to_raft};
 use crate::log::GroupLog;
-use openraft::Raft;
+use openraft::{Raft, ReadPolicy};
 use openraft::errors::{InitializeError, RaftError};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -117,6 +117,21 @@ impl<M: StateMachine> Group<M> {
     /// Looks at the machine under its read lock. Short: entries are not applied meanwhile.
     pub fn read<R>(&self, f: impl FnOnce(&M) -> R) -> R {
         self.machine.read(f)
+    }
+
+    /// Changes what the machine keeps for this replica alone (an index over the local log, say). Never anything that a
+    /// snapshot says or an outcome depends on: other replicas do not see it. Short, as [`Group::read`].
+    pub fn update_local<R>(&self, f: impl FnOnce(&mut M) -> R) -> R {
+        self.machine.update_local(f)
+    }
+
+    /// Waits until this replica has applied everything that was committed when it was called: a read that follows is
+    /// current.
+    ///
+    /// # Errors
+    /// [`ProposeError::NotLeader`] if this replica does not lead or its lease has run out.
+    pub async fn read_barrier(&self) -> Result<(), ProposeError> {
+        self.core.read_barrier().await
     }
 
     /// The last applied entry; it moves together with the machine.
@@ -289,6 +304,14 @@ impl Core {
                 .map_err(|error| stopped(&error))?;
         }
         Ok(())
+    }
+
+    async fn read_barrier(&self) -> Result<(), ProposeError> {
+        match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
+            Ok(_) => Ok(()),
+            Err(RaftError::Fatal(error)) => Err(ProposeError::Fatal(error.to_string())),
+            Err(RaftError::APIError(_)) => Err(ProposeError::NotLeader { leader: self.observer.now().leader }),
+        }
     }
 
     async fn snapshot_and_persist(&self) -> Result<LogId, SnapshotError> {

@@ -28,6 +28,10 @@ impl<M: StateMachine> MachineCell<M> {
     pub(super) fn read<R>(&self, f: impl FnOnce(&M) -> R) -> R {
         f(&self.machine.read())
     }
+
+    pub(super) fn update_local<R>(&self, f: impl FnOnce(&mut M) -> R) -> R {
+        f(&mut self.machine.write())
+    }
 }
 
 /// What placement needs of a machine, whatever its type: the Raft core is compiled once for all of them.

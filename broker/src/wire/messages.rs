@@ -7,7 +7,7 @@
 //! All structures are built from their `Default` (which is the protocol's) and then filled field by field.
 
 pub use kafka_wire::{
-    ApiVersionsRequest, ApiVersionsResponse, CreatePartitionsRequest, CreatePartitionsResponse,
+    ApiVersionsRequest, ApiVersionsResponse, 
     CreateTopicsRequest, CreateTopicsResponse, DeleteGroupsRequest, DeleteGroupsResponse,
     DeleteRecordsRequest, DeleteRecordsResponse, DeleteTopicsRequest, DeleteTopicsResponse,
     DescribeClusterRequest, DescribeClusterResponse, DescribeConfigsRequest,
@@ -22,8 +22,8 @@ pub use kafka_wire::{
     ProduceResponse, SyncGroupRequest, SyncGroupResponse,
 };
 pub use kafka_wire::{
-    api_versions_request, api_versions_response, create_partitions_request,
-    create_partitions_response, create_topics_request, create_topics_response,
+    api_versions_request, api_versions_response, 
+     create_topics_request, create_topics_response,
     delete_groups_request, delete_groups_response, delete_records_request, delete_records_response,
     delete_topics_request, delete_topics_response, describe_cluster_request,
     describe_cluster_response, describe_configs_request, describe_configs_response,

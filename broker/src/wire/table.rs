@@ -9,7 +9,7 @@ use super::WireError;
 use super::fetch::FetchAnswer;
 use super::frame::FrameBuilder;
 use super::messages::{
-    ApiVersionsRequest, ApiVersionsResponse, CreatePartitionsRequest, CreatePartitionsResponse,
+    ApiVersionsRequest, ApiVersionsResponse, 
     CreateTopicsRequest, CreateTopicsResponse, DeleteGroupsRequest, DeleteGroupsResponse,
     DeleteRecordsRequest, DeleteRecordsResponse, DeleteTopicsRequest, DeleteTopicsResponse,
     DescribeClusterRequest, DescribeClusterResponse, DescribeConfigsRequest,
@@ -215,7 +215,6 @@ apis! {
     InitProducerId InitProducerIdRequest InitProducerIdResponse 0..=5 from 0;
     OffsetForLeaderEpoch OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse 2..=4 from 2;
     DescribeConfigs DescribeConfigsRequest DescribeConfigsResponse 1..=4 from 1;
-    CreatePartitions CreatePartitionsRequest CreatePartitionsResponse 0..=3 from 0;
     DeleteGroups DeleteGroupsRequest DeleteGroupsResponse 0..=2 from 0;
     IncrementalAlterConfigs IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse 0..=1 from 0;
     OffsetDelete OffsetDeleteRequest OffsetDeleteResponse 0..=0 from 0;

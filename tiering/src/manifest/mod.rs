@@ -4,8 +4,10 @@
 //! Not here: how the state changes (`broker/src/partition`), where manifests are put (`broker/src/offload`).
 
 mod format;
+mod segment;
 
 pub use format::{decode, encode};
+pub use segment::{decode_segment, encode_segment};
 
 use bytes::Bytes;
 use tidelog_model::{

@@ -78,6 +78,12 @@ impl Attributes {
         Self(self.0 | Self::TRANSACTIONAL)
     }
 
+    /// The same with the bit of the broker's time.
+    #[must_use]
+    pub const fn log_append_time(self) -> Self {
+        Self(self.0 | Self::LOG_APPEND_TIME)
+    }
+
     /// The codec's id, also one that does not exist.
     #[must_use]
     pub fn codec_id(self) -> u8 {

@@ -248,6 +248,20 @@ impl RecordBatch {
         Self { header, bytes: bytes.freeze() }
     }
 
+    /// A copy that carries the broker's time (`message.timestamp.type=LogAppendTime`): every record has `timestamp` then,
+    /// and the CRC is the one that belongs to it.
+    #[must_use]
+    pub fn with_log_append_time(&self, timestamp: TimestampMs) -> Self {
+        let attributes = self.header.attributes.log_append_time();
+        let mut bytes = BytesMut::from(self.bytes.as_ref());
+        bytes[field::ATTRIBUTES..field::ATTRIBUTES + 2].copy_from_slice(&attributes.bits().to_be_bytes());
+        bytes[field::MAX_TIMESTAMP..field::MAX_TIMESTAMP + 8].copy_from_slice(&timestamp.get().to_be_bytes());
+        let crc = crc32c::crc32c(&bytes[field::ATTRIBUTES..]);
+        bytes[field::CRC..field::CRC + 4].copy_from_slice(&crc.to_be_bytes());
+        let header = BatchHeader { attributes, max_timestamp: timestamp, crc, ..self.header };
+        Self { header, bytes: bytes.freeze() }
+    }
+
     /// The records, in order. Uncompressed records share the batch's bytes; compressed ones are decompressed once,
     /// within the standard bounds, and share the result.
     ///

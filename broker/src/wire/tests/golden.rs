@@ -27,7 +27,7 @@ fn text(api: Api) -> &'static str {
     files!(
         Produce Fetch ListOffsets Metadata OffsetCommit OffsetFetch FindCoordinator JoinGroup Heartbeat LeaveGroup
         SyncGroup DescribeGroups ListGroups ApiVersions CreateTopics DeleteTopics DeleteRecords InitProducerId
-        OffsetForLeaderEpoch DescribeConfigs CreatePartitions DeleteGroups IncrementalAlterConfigs OffsetDelete
+        OffsetForLeaderEpoch DescribeConfigs DeleteGroups IncrementalAlterConfigs OffsetDelete
         DescribeCluster
     )
 }

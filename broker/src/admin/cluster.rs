@@ -1,0 +1,94 @@
+//! /api/v1/cluster and /api/v1/topics.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+
+use super::AdminState;
+
+#[derive(Serialize)]
+pub(super) struct Cluster {
+    cluster_id: String,
+    name: String,
+    version: &'static str,
+    brokers: Vec<Broker>,
+    groups: Vec<Group>,
+}
+
+#[derive(Serialize)]
+struct Broker {
+    id: i32,
+    zone: String,
+    kafka: String,
+    admin: String,
+}
+
+#[derive(Serialize)]
+struct Group {
+    group: u32,
+    leader: Option<i32>,
+    term: u64,
+    last_applied: Option<u64>,
+    local_bytes: u64,
+}
+
+pub(super) async fn cluster(State(state): State<AdminState>) -> Json<Cluster> {
+    let identity = &state.identity;
+    let groups = state
+        .router
+        .data_groups()
+        .map(|group| {
+            let leadership = *group.group().leadership().borrow();
+            let applied = *group.group().applied().borrow();
+            Group {
+                group: group.id().get(),
+                leader: leadership.leader.map(tidelog_model::NodeId::get),
+                term: leadership.term.get(),
+                last_applied: applied.map(|id| id.index.get()),
+                local_bytes: group.group().log().local_bytes(),
+            }
+        })
+        .collect();
+    Json(Cluster {
+        cluster_id: identity.cluster_id.clone(),
+        name: identity.cluster_name.clone(),
+        version: env!("CARGO_PKG_VERSION"),
+        brokers: vec![Broker {
+            id: state.router.node().get(),
+            zone: identity.zone.clone(),
+            kafka: identity.kafka.clone(),
+            admin: identity.admin.clone(),
+        }],
+        groups,
+    })
+}
+
+#[derive(Serialize)]
+pub(super) struct Topics {
+    topics: Vec<Topic>,
+}
+
+#[derive(Serialize)]
+struct Topic {
+    topic: String,
+    topic_id: String,
+    partitions: usize,
+    configs: BTreeMap<String, String>,
+}
+
+pub(super) async fn topics(State(state): State<AdminState>) -> Json<Topics> {
+    let topics = state.router.image(|image| {
+        image
+            .by_name()
+            .map(|(name, id, topic)| Topic {
+                topic: name.to_owned(),
+                topic_id: id.get().to_string(),
+                partitions: topic.partitions.len(),
+                configs: topic.configs.clone(),
+            })
+            .collect()
+    });
+    Json(Topics { topics })
+}

@@ -1,0 +1,56 @@
+//! Errors of the admin routes: a status, a stable code, a text that says what to do.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+/// An error answer.
+#[derive(Debug, Serialize)]
+pub(super) struct Failure {
+    #[serde(skip)]
+    status: StatusCode,
+    error: Detail,
+}
+
+#[derive(Debug, Serialize)]
+struct Detail {
+    code: &'static str,
+    message: String,
+}
+
+impl Failure {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, error: Detail { code, message: message.into() } }
+    }
+
+    pub(super) fn unknown_topic(name: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "unknown_topic", format!("there is no topic {name:?}"))
+    }
+
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    pub(super) fn not_leader() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_leader", "this broker does not lead all groups concerned; try again")
+    }
+
+    pub(super) fn timeout(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
+    }
+
+    pub(super) fn archive_disabled() -> Self {
+        Self::new(StatusCode::CONFLICT, "archive_disabled", "this broker does not run the archive; set archive.enable = true")
+    }
+
+    pub(super) fn archive_failed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, "archive_failed", message)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.status, Json(self)).into_response()
+    }
+}

@@ -1,0 +1,62 @@
+//! The admin HTTP listener: health, metrics, and the operations that Kafka's protocol has no words for.
+//!
+//! Owns: routes and the shapes of their JSON (docs/protocols/admin-http.md).
+//! Not here: what the operations do (`offload`, `tidelog-archive`), metric values (`observe`).
+
+mod archive;
+mod cluster;
+mod error;
+mod health;
+mod scrape;
+mod server;
+mod tier;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::observe::Metrics;
+use crate::offload::Offload;
+use crate::router::Router;
+use tidelog_archive::Archiver;
+use tidelog_env::Tasks;
+use tidelog_model::PlacementGroupId;
+use tokio::time::Instant;
+
+pub use health::{Health, Reason};
+pub use server::{AdminServer, serve};
+
+/// What the admin routes work on.
+#[derive(Clone)]
+pub struct AdminState {
+    /// Where everything is.
+    pub router: Router,
+    /// Drivers of the data groups of this broker.
+    pub offloads: Arc<BTreeMap<PlacementGroupId, Offload>>,
+    /// The archive, if this broker runs it.
+    pub archiver: Option<Archiver>,
+    /// Readiness.
+    pub health: Health,
+    /// Metric values.
+    pub metrics: Arc<Metrics>,
+    /// Background tasks of the broker.
+    pub tasks: Tasks,
+    /// When the broker started.
+    pub started: Instant,
+    /// Addresses and names shown by /api/v1/cluster.
+    pub identity: Arc<Identity>,
+}
+
+/// Who this broker is, for people.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Cluster id.
+    pub cluster_id: String,
+    /// Cluster name.
+    pub cluster_name: String,
+    /// Zone.
+    pub zone: String,
+    /// Kafka address.
+    pub kafka: String,
+    /// Admin address.
+    pub admin: String,
+}

@@ -1,0 +1,83 @@
+//! The HTTP server of the admin routes.
+
+use std::net::SocketAddr;
+
+use axum::Router as Routes;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use tidelog_env::{Accepted, Listener, Tasks};
+
+use super::AdminState;
+use super::{archive, cluster, health, scrape, tier};
+
+/// Largest request body: the requests are a few fields of JSON.
+const BODY_BYTES_MAX: usize = 64 << 10;
+
+/// A running admin listener.
+#[derive(Clone, Copy, Debug)]
+pub struct AdminServer {
+    /// Its address, with the port that was chosen where 0 was configured.
+    pub address: SocketAddr,
+}
+
+/// Serves `listener` until `tasks` stop.
+///
+/// # Errors
+/// The listener has no address.
+pub fn serve(listener: Box<dyn Listener>, state: AdminState, tasks: &Tasks) -> std::io::Result<AdminServer> {
+    let address = listener.local_addr()?;
+    let routes = routes(state);
+    tasks.spawn("admin", async move {
+        if let Err(error) = axum::serve(HandedIn(listener), routes).await {
+            tracing::error!("the admin listener ended: {error}");
+        }
+    });
+    Ok(AdminServer { address })
+}
+
+fn routes(state: AdminState) -> Routes {
+    Routes::new()
+        .route("/livez", get(health::livez))
+        .route("/readyz", get(health::readyz))
+        .route("/metrics", get(scrape::metrics))
+        .route("/api/v1/cluster", get(cluster::cluster))
+        .route("/api/v1/topics", get(cluster::topics))
+        .route("/api/v1/tier", get(tier::status))
+        .route("/api/v1/tier/flush", post(tier::flush))
+        .route("/api/v1/archive", get(archive::status))
+        .route("/api/v1/archive/flush", post(archive::flush))
+        .fallback(unknown)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(state)
+}
+
+async fn unknown() -> impl IntoResponse {
+    let body = r#"{"error":{"code":"unknown_route","message":"docs/protocols/admin-http.md lists the routes"}}"#;
+    (StatusCode::NOT_FOUND, [(header::CONTENT_TYPE, "application/json")], body)
+}
+
+/// The handed-in listener, as axum wants it.
+struct HandedIn(Box<dyn Listener>);
+
+impl axum::serve::Listener for HandedIn {
+    type Io = tidelog_env::BoxStream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            match self.0.accept().await {
+                Ok(Accepted { stream, peer, .. }) => return (stream, peer),
+                Err(error) => {
+                    tracing::warn!("the admin listener could not accept a connection: {error}");
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        self.0.local_addr()
+    }
+}

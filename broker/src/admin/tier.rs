@@ -1,0 +1,131 @@
+//! /api/v1/tier and /api/v1/tier/flush.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Query, State};
+use serde::{Deserialize, Serialize};
+
+use super::AdminState;
+use super::error::Failure;
+use crate::offload::FlushOutcome;
+use tidelog_model::{PlacementGroupId, TopicId};
+
+/// Longest wait that a request may ask for: one day.
+pub(super) const TIMEOUT_MS_MAX: u64 = 86_400_000;
+pub(super) const TIMEOUT_MS_DEFAULT: u64 = 60_000;
+
+#[derive(Deserialize)]
+pub(super) struct Filter {
+    pub(super) topic: Option<String>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Status {
+    partitions: Vec<Partition>,
+}
+
+#[derive(Serialize)]
+struct Partition {
+    topic: String,
+    partition: i32,
+    group: u32,
+    leader: Option<i32>,
+    log_start: i64,
+    tiered_until: i64,
+    high_watermark: i64,
+    local_start: i64,
+    local_bytes: u64,
+    remote_bytes: u64,
+}
+
+#[derive(Deserialize)]
+pub(super) struct FlushRequest {
+    pub(super) topic: Option<String>,
+    #[serde(default)]
+    pub(super) trim_local: bool,
+    pub(super) timeout_ms: Option<u64>,
+}
+
+impl FlushRequest {
+    pub(super) fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT).min(TIMEOUT_MS_MAX))
+    }
+}
+
+/// The topic that a filter names.
+pub(super) fn topic_id(state: &AdminState, name: Option<&str>) -> Result<Option<TopicId>, Failure> {
+    let Some(name) = name else { return Ok(None) };
+    match state.router.topic_by_name(name) {
+        Some((id, _)) => Ok(Some(id)),
+        None => Err(Failure::unknown_topic(name)),
+    }
+}
+
+fn status_of(state: &AdminState, topic: Option<TopicId>) -> Status {
+    let mut partitions = Vec::new();
+    for group in state.router.data_groups() {
+        let leader = group.group().leadership().borrow().leader.map(tidelog_model::NodeId::get);
+        group.group().read(|machine| {
+            let wanted = machine.partitions().iter().filter(|p| topic.is_none_or(|topic| p.id.topic == topic));
+            partitions.extend(wanted.map(|p| Partition {
+                topic: p.topic_name.to_string(),
+                partition: p.id.index.get(),
+                group: group.id().get(),
+                leader,
+                log_start: p.log_start.get(),
+                tiered_until: p.tiered_until.get(),
+                high_watermark: p.next_offset.get(),
+                local_start: p.local_start().get(),
+                local_bytes: p.hot.bytes(),
+                remote_bytes: p.remote_bytes(),
+            }));
+        });
+    }
+    partitions.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
+    Status { partitions }
+}
+
+pub(super) async fn status(
+    State(state): State<AdminState>,
+    Query(filter): Query<Filter>,
+) -> Result<Json<Status>, Failure> {
+    let topic = topic_id(&state, filter.topic.as_deref())?;
+    Ok(Json(status_of(&state, topic)))
+}
+
+/// Flushes the groups that hold `topic` (all groups without one), with a deadline over all of them.
+pub(super) async fn flush_groups(
+    state: &AdminState,
+    topic: Option<TopicId>,
+    trim_local: bool,
+    timeout: Duration,
+) -> Result<(), Failure> {
+    let groups: BTreeSet<PlacementGroupId> = state
+        .router
+        .data_groups()
+        .filter(|group| match topic {
+            Some(topic) => group.group().read(|machine| machine.partitions().has_topic(topic)),
+            None => true,
+        })
+        .map(crate::datagroup::DataGroup::id)
+        .collect();
+    let flushes = groups.iter().filter_map(|group| state.offloads.get(group)).map(|offload| offload.flush(trim_local));
+    let Ok(outcomes) = tokio::time::timeout(timeout, futures::future::join_all(flushes)).await else {
+        let errors: Vec<String> =
+            groups.iter().filter_map(|group| state.offloads.get(group)?.progress().last_error()).collect();
+        let why = if errors.is_empty() { "it goes on in the background".to_owned() } else { errors.join("; ") };
+        return Err(Failure::timeout(format!("not everything is in the store after {timeout:?}: {why}")));
+    };
+    if outcomes.contains(&FlushOutcome::NotLeader) { Err(Failure::not_leader()) } else { Ok(()) }
+}
+
+pub(super) async fn flush(
+    State(state): State<AdminState>,
+    Json(request): Json<FlushRequest>,
+) -> Result<Json<Status>, Failure> {
+    let topic = topic_id(&state, request.topic.as_deref())?;
+    flush_groups(&state, topic, request.trim_local, request.timeout()).await?;
+    Ok(Json(status_of(&state, topic)))
+}

@@ -1,0 +1,40 @@
+//! What every handler works with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::coordinator::service::Coordinator;
+use crate::observe::Metrics;
+use crate::router::Router;
+use tidelog_env::Clock;
+use tidelog_model::{ClusterId, PlacementGroupId};
+
+/// Settings of the Kafka surface.
+#[derive(Clone, Debug)]
+pub struct ApiConfig {
+    /// Cluster id as clients see it.
+    pub cluster: ClusterId,
+    /// Zone of this broker; empty: none.
+    pub zone: String,
+    /// Host and port that clients are told; `None`: what they dialled.
+    pub advertised: Option<(String, u16)>,
+    /// Whether a metadata request creates the topic it names.
+    pub auto_create_topics: bool,
+    /// Partitions of a topic created without a count.
+    pub default_partitions: i32,
+}
+
+/// The broker as handlers see it. Clones share it.
+#[derive(Clone)]
+pub struct Broker {
+    /// Where everything is.
+    pub router: Router,
+    /// Coordinators of consumer groups, one per data group of this broker.
+    pub coordinators: Arc<BTreeMap<PlacementGroupId, Coordinator>>,
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+    /// Wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// Settings.
+    pub config: Arc<ApiConfig>,
+}

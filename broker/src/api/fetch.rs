@@ -1,0 +1,216 @@
+//! Fetch, with long polls.
+//!
+//! Owns: limits over partitions, waiting for data, the answer.
+//! Not here: reading (`datagroup::read`). Fetch sessions are not kept: every answer says session 0, so that clients send
+//! full requests (allowed by KIP-227).
+//!
+//! A first batch larger than the limits is still returned (KIP-74, field report A34). A long poll wakes on applied
+//! entries of the groups it waits for, not on a timer (field report A22).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::context::Broker;
+use super::produce::route_code;
+use crate::datagroup::{DataGroup, FetchError, Fetched};
+use crate::error::ErrorCode;
+use crate::router::RouteError;
+use crate::wire::messages::{FetchRequest, StrBytes, WireUuid, fetch_request, topic_id, wire_topic_id};
+use crate::wire::{FetchAnswer, FetchedPartition, FetchedTopic};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tidelog_model::{LeaderEpoch, Offset, PartitionId, PartitionIndex, PlacementGroupId};
+use tokio::time::Instant;
+
+/// Longest long poll.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// Most bytes of one answer, whatever the client asks: 55 MiB as Kafka's `fetch.max.bytes`.
+const ANSWER_BYTES_MAX: usize = 55 << 20;
+/// Bytes of one partition in one answer at most.
+const PARTITION_BYTES_MAX: usize = 16 << 20;
+
+struct Wanted {
+    partition: Option<PartitionId>,
+    index: i32,
+    offset: Offset,
+    epoch: Option<LeaderEpoch>,
+    bytes_max: usize,
+    unknown: ErrorCode,
+}
+
+struct WantedTopic {
+    name: StrBytes,
+    id: WireUuid,
+    partitions: Vec<Wanted>,
+}
+
+/// Answers a Fetch.
+pub(super) async fn fetch(broker: &Broker, request: FetchRequest, version: i16) -> FetchAnswer {
+    if request.session_id != 0 {
+        // No session was ever given out: the client begins again without one.
+        return FetchAnswer { error_code: ErrorCode::FetchSessionIdNotFound.code(), ..FetchAnswer::default() };
+    }
+    let deadline = Instant::now() + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX);
+    let bytes_min = usize::try_from(request.min_bytes).unwrap_or(0);
+    let bytes_max = usize::try_from(request.max_bytes).unwrap_or(0).min(ANSWER_BYTES_MAX);
+    let topics = wanted(broker, request.topics, version);
+    loop {
+        let mut applied = applied_watches(broker, &topics);
+        let (answer, urgent) = read_all(broker, &topics, bytes_max).await;
+        let found = answer.records_bytes();
+        if urgent || found >= bytes_min.max(1).min(bytes_max.max(1)) || bytes_min == 0 || Instant::now() >= deadline {
+            if found == 0 {
+                broker.metrics.empty_fetches.inc();
+            }
+            broker.metrics.fetched_bytes.inc_by(found as u64);
+            return answer;
+        }
+        let mut changes: FuturesUnordered<_> =
+            applied.iter_mut().map(tokio::sync::watch::Receiver::changed).collect();
+        tokio::select! {
+            () = tokio::time::sleep_until(deadline) => {}
+            _ = changes.next(), if !changes.is_empty() => {}
+        }
+    }
+}
+
+fn wanted(broker: &Broker, topics: Vec<fetch_request::FetchTopic>, version: i16) -> Vec<WantedTopic> {
+    let by_id = version >= 13;
+    topics
+        .into_iter()
+        .map(|topic| {
+            let id = if by_id {
+                topic_id(topic.topic_id).filter(|id| broker.router.image(|image| image.topic(*id).is_some()))
+            } else {
+                broker.router.image(|image| image.topic_by_name(topic.topic.as_str()).map(|(id, _)| id))
+            };
+            let unknown = if by_id { ErrorCode::UnknownTopicId } else { ErrorCode::UnknownTopicOrPartition };
+            let partitions = topic
+                .partitions
+                .iter()
+                .map(|partition| Wanted {
+                    partition: id.map(|topic| PartitionId { topic, index: PartitionIndex::new(partition.partition) }),
+                    index: partition.partition,
+                    offset: Offset::new(partition.fetch_offset),
+                    epoch: (partition.current_leader_epoch >= 0)
+                        .then(|| LeaderEpoch::new(partition.current_leader_epoch)),
+                    bytes_max: usize::try_from(partition.partition_max_bytes).unwrap_or(0).min(PARTITION_BYTES_MAX),
+                    unknown,
+                })
+                .collect();
+            let id = if by_id { topic.topic_id } else { id.map_or_else(WireUuid::default, wire_topic_id) };
+            WantedTopic { name: topic.topic, id, partitions }
+        })
+        .collect()
+}
+
+/// Watches of the groups concerned, taken before the read: what is applied after it wakes the poll.
+fn applied_watches(
+    broker: &Broker,
+    topics: &[WantedTopic],
+) -> Vec<tokio::sync::watch::Receiver<Option<tidelog_model::LogId>>> {
+    let mut groups: BTreeMap<PlacementGroupId, &DataGroup> = BTreeMap::new();
+    for partition in topics.iter().flat_map(|topic| &topic.partitions).filter_map(|wanted| wanted.partition) {
+        if let Ok(group) = broker.router.group_of(partition) {
+            groups.insert(group.id(), group);
+        }
+    }
+    groups
+        .values()
+        .map(|group| {
+            let mut applied = group.group().applied();
+            applied.borrow_and_update();
+            applied
+        })
+        .collect()
+}
+
+/// Reads all partitions once; says whether the answer must not wait (an error is in it).
+async fn read_all(broker: &Broker, topics: &[WantedTopic], bytes_max: usize) -> (FetchAnswer, bool) {
+    let mut answer = FetchAnswer::default();
+    let mut left = bytes_max;
+    let mut empty = true;
+    let mut urgent = false;
+    for topic in topics {
+        let mut fetched = FetchedTopic { topic: topic.name.clone(), topic_id: topic.id, partitions: Vec::new() };
+        for wanted in &topic.partitions {
+            // The limit over all is spent: the other partitions answer with their bounds only. The first partition
+            // that has data gives at least one batch, whatever the limits are.
+            let limit = if left == 0 && !empty { None } else { Some(wanted.bytes_max.min(left)) };
+            let partition = read_one(broker, wanted, limit, empty).await;
+            urgent |= partition.error_code != 0;
+            let bytes = partition.records_bytes();
+            empty &= bytes == 0;
+            left = left.saturating_sub(bytes);
+            fetched.partitions.push(partition);
+        }
+        answer.topics.push(fetched);
+    }
+    (answer, urgent)
+}
+
+async fn read_one(broker: &Broker, wanted: &Wanted, limit: Option<usize>, first: bool) -> FetchedPartition {
+    let failed = |code: ErrorCode| FetchedPartition {
+        partition_index: wanted.index,
+        error_code: code.code(),
+        ..FetchedPartition::default()
+    };
+    let Some(partition) = wanted.partition else { return failed(wanted.unknown) };
+    let group = match broker.router.leader_of(partition) {
+        Ok(group) => group,
+        Err(RouteError::Unknown) => return failed(ErrorCode::UnknownTopicOrPartition),
+        Err(error @ RouteError::NotLeader) => return failed(route_code(error)),
+    };
+    if let Some(code) = check_epoch(group, wanted.epoch) {
+        return failed(code);
+    }
+    let read = match limit {
+        Some(limit) => group.fetch(partition, wanted.offset, limit).await,
+        None => group.bounds(partition).map(|(log_start, high_watermark)| Fetched {
+            high_watermark,
+            log_start,
+            batches: Vec::new(),
+        }),
+    };
+    match read {
+        Ok(fetched) => {
+            let mut answer = FetchedPartition {
+                partition_index: wanted.index,
+                high_watermark: fetched.high_watermark.get(),
+                last_stable_offset: fetched.high_watermark.get(),
+                log_start_offset: fetched.log_start.get(),
+                ..FetchedPartition::default()
+            };
+            let mut bytes = 0;
+            for batch in fetched.batches {
+                // A later partition's batch that does not fit waits for the next fetch.
+                if bytes + batch.len() > limit.unwrap_or(0) && !(first && bytes == 0) {
+                    break;
+                }
+                bytes += batch.len();
+                batch.chunks_into(&mut answer.records);
+            }
+            answer
+        }
+        Err(FetchError::OutOfRange { log_start, high_watermark }) => FetchedPartition {
+            high_watermark: high_watermark.get(),
+            log_start_offset: log_start.get(),
+            ..failed(ErrorCode::OffsetOutOfRange)
+        },
+        Err(FetchError::UnknownPartition) => failed(ErrorCode::UnknownTopicOrPartition),
+        Err(error) => {
+            tracing::warn!(%partition, offset = %wanted.offset, "fetch failed: {error}");
+            failed(ErrorCode::KafkaStorageError)
+        }
+    }
+}
+
+/// The leader epoch that a client believes in, against ours (KIP-320).
+pub(super) fn check_epoch(group: &DataGroup, epoch: Option<LeaderEpoch>) -> Option<ErrorCode> {
+    let ours = group.epoch();
+    match epoch {
+        Some(theirs) if theirs < ours => Some(ErrorCode::FencedLeaderEpoch),
+        Some(theirs) if theirs > ours => Some(ErrorCode::UnknownLeaderEpoch),
+        _ => None,
+    }
+}

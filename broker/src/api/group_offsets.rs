@@ -1,0 +1,281 @@
+//! Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete.
+//!
+//! Owns: names and ids of topics in requests, and the answers' shapes over all versions.
+//! Not here: who may commit what (`coordinator`), the end of the log (`router::CommitBounds`).
+
+use std::collections::BTreeMap;
+
+use super::context::Broker;
+use super::groups::{coordinator, instance_of, text};
+use crate::coordinator::service::CommitRequest;
+use crate::coordinator::state::{CommittedOffset, Committer, NewOffset};
+use crate::coordinator::{ConsumerGroupError, ConsumerGroupName, MemberId};
+use crate::error::ErrorCode;
+use crate::wire::messages::offset_commit_response::{OffsetCommitResponsePartition, OffsetCommitResponseTopic};
+use crate::wire::messages::offset_delete_response::{OffsetDeleteResponsePartition, OffsetDeleteResponseTopic};
+use crate::wire::messages::offset_fetch_response::{
+    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions, OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+};
+use crate::wire::messages::{
+    OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest, OffsetDeleteResponse, OffsetFetchRequest,
+    OffsetFetchResponse, StrBytes, WireUuid, offset_fetch_request, topic_id, wire_topic_id,
+};
+use tidelog_model::{LeaderEpoch, Offset, PartitionId, PartitionIndex, TopicId};
+
+fn topic_of(broker: &Broker, name: &StrBytes, id: WireUuid, by_id: bool) -> Option<TopicId> {
+    broker.router.image(|image| {
+        if by_id {
+            topic_id(id).filter(|id| image.topic(*id).is_some())
+        } else {
+            image.topic_by_name(name.as_str()).map(|(id, _)| id)
+        }
+    })
+}
+
+/// Answers OffsetCommit. Topics go by name up to version 9, by id from 10 on.
+pub(super) async fn commit(broker: &Broker, request: OffsetCommitRequest, version: i16) -> OffsetCommitResponse {
+    let by_id = version >= 10;
+    let group = ConsumerGroupName::new(request.group_id.as_str());
+    let simple = request.generation_id_or_member_epoch < 0 && request.member_id.is_empty();
+    let committer = if simple {
+        Committer::Simple
+    } else {
+        Committer::Member {
+            generation: request.generation_id_or_member_epoch,
+            member: MemberId::new(request.member_id.as_str()),
+            instance: instance_of(request.group_instance_id.as_ref()),
+        }
+    };
+    let unknown = if by_id { ErrorCode::UnknownTopicId } else { ErrorCode::UnknownTopicOrPartition };
+    let mut answer = OffsetCommitResponse::default();
+    let mut offsets = Vec::new();
+    let mut places = Vec::new();
+    for (topic_at, topic) in request.topics.into_iter().enumerate() {
+        let id = topic_of(broker, &topic.name, topic.topic_id, by_id);
+        let mut of_topic = OffsetCommitResponseTopic::default();
+        of_topic.name = topic.name;
+        of_topic.topic_id = topic.topic_id;
+        for (at, partition) in topic.partitions.into_iter().enumerate() {
+            let mut result = OffsetCommitResponsePartition::default();
+            result.partition_index = partition.partition_index;
+            match id {
+                Some(topic) => {
+                    places.push((topic_at, at));
+                    offsets.push(NewOffset {
+                        partition: PartitionId { topic, index: PartitionIndex::new(partition.partition_index) },
+                        offset: Offset::new(partition.committed_offset),
+                        leader_epoch: LeaderEpoch::new(partition.committed_leader_epoch),
+                        metadata: partition.committed_metadata.map(|m| m.as_str().to_owned()).unwrap_or_default(),
+                    });
+                }
+                None => result.error_code = unknown.code(),
+            }
+            of_topic.partitions.push(result);
+        }
+        answer.topics.push(of_topic);
+    }
+    let request = CommitRequest { group: group.clone(), committer, offsets };
+    let results = match coordinator(broker, &group) {
+        Ok(coordinator) => coordinator.commit_offsets(request).await,
+        Err(error) => Err(error),
+    };
+    for (number, (topic_at, at)) in places.into_iter().enumerate() {
+        let result = match &results {
+            Ok(results) => results.get(number).copied().unwrap_or(Err(ConsumerGroupError::Unavailable)),
+            Err(error) => Err(*error),
+        };
+        if let Err(error) = result {
+            answer.topics[topic_at].partitions[at].error_code = error.code().code();
+        }
+    }
+    answer
+}
+
+type Found = Vec<(PartitionId, Option<CommittedOffset>)>;
+
+async fn find(
+    broker: &Broker,
+    group: &ConsumerGroupName,
+    partitions: Option<&[PartitionId]>,
+) -> Result<Found, ConsumerGroupError> {
+    coordinator(broker, group)?.fetch_offsets(group, partitions).await
+}
+
+fn values(committed: Option<CommittedOffset>) -> (i64, i32, StrBytes) {
+    match committed {
+        Some(committed) => (committed.offset.get(), committed.leader_epoch.get(), text(&committed.metadata)),
+        // Nothing committed: -1 without an error, as clients expect.
+        None => (-1, -1, StrBytes::default()),
+    }
+}
+
+/// Answers OffsetFetch: one group up to version 7, several from 8 on; topics by id from version 10 on.
+pub(super) async fn fetch_offsets(broker: &Broker, request: OffsetFetchRequest, version: i16) -> OffsetFetchResponse {
+    let mut answer = OffsetFetchResponse::default();
+    if version >= 8 {
+        for group in request.groups {
+            answer.groups.push(fetch_group(broker, group, version >= 10).await);
+        }
+        return answer;
+    }
+    let group = ConsumerGroupName::new(request.group_id.as_str());
+    match request.topics {
+        Some(topics) => {
+            for topic in topics {
+                let id = topic_of(broker, &topic.name, WireUuid::default(), false);
+                let asked = asked(id, &topic.partition_indexes);
+                let found = find(broker, &group, Some(&asked)).await;
+                let mut of_topic = OffsetFetchResponseTopic::default();
+                of_topic.name = topic.name;
+                for index in topic.partition_indexes {
+                    of_topic.partitions.push(old_partition(index, &found));
+                }
+                answer.topics.push(of_topic);
+            }
+            if let Err(error) = find(broker, &group, Some(&[])).await {
+                answer.error_code = error.code().code();
+            }
+        }
+        None => match find(broker, &group, None).await {
+            Ok(found) => {
+                for (id, partitions) in by_topic(found) {
+                    let Some(name) = broker.router.topic_name(id) else { continue };
+                    let mut of_topic = OffsetFetchResponseTopic::default();
+                    of_topic.name = text(&name);
+                    let all = Ok(partitions);
+                    let indexes = indexes(&all);
+                    of_topic.partitions = indexes.into_iter().map(|index| old_partition(index, &all)).collect();
+                    answer.topics.push(of_topic);
+                }
+            }
+            Err(error) => answer.error_code = error.code().code(),
+        },
+    }
+    answer
+}
+
+fn asked(topic: Option<TopicId>, indexes: &[i32]) -> Vec<PartitionId> {
+    let Some(topic) = topic else { return Vec::new() };
+    indexes.iter().map(|index| PartitionId { topic, index: PartitionIndex::new(*index) }).collect()
+}
+
+fn by_topic(found: Found) -> BTreeMap<TopicId, Found> {
+    let mut topics: BTreeMap<TopicId, Found> = BTreeMap::new();
+    for (partition, committed) in found {
+        topics.entry(partition.topic).or_default().push((partition, committed));
+    }
+    topics
+}
+
+fn indexes(found: &Result<Found, ConsumerGroupError>) -> Vec<i32> {
+    found.iter().flatten().map(|(partition, _)| partition.index.get()).collect()
+}
+
+fn pick(index: i32, found: &Result<Found, ConsumerGroupError>) -> Result<Option<CommittedOffset>, ConsumerGroupError> {
+    match found {
+        Ok(found) => Ok(found.iter().find(|(p, _)| p.index.get() == index).and_then(|(_, c)| c.clone())),
+        Err(error) => Err(*error),
+    }
+}
+
+fn old_partition(index: i32, found: &Result<Found, ConsumerGroupError>) -> OffsetFetchResponsePartition {
+    let mut shown = OffsetFetchResponsePartition::default();
+    shown.partition_index = index;
+    let picked = pick(index, found);
+    shown.error_code = picked.as_ref().err().map_or(0, |error| error.code().code());
+    let (offset, epoch, metadata) = values(picked.unwrap_or(None));
+    shown.committed_offset = offset;
+    shown.committed_leader_epoch = epoch;
+    shown.metadata = Some(metadata);
+    shown
+}
+
+fn new_partition(index: i32, found: &Result<Found, ConsumerGroupError>) -> OffsetFetchResponsePartitions {
+    let old = old_partition(index, found);
+    let mut shown = OffsetFetchResponsePartitions::default();
+    shown.partition_index = old.partition_index;
+    shown.error_code = old.error_code;
+    shown.committed_offset = old.committed_offset;
+    shown.committed_leader_epoch = old.committed_leader_epoch;
+    shown.metadata = old.metadata;
+    shown
+}
+
+async fn fetch_group(
+    broker: &Broker,
+    wanted: offset_fetch_request::OffsetFetchRequestGroup,
+    by_id: bool,
+) -> OffsetFetchResponseGroup {
+    let mut answer = OffsetFetchResponseGroup::default();
+    let group = ConsumerGroupName::new(wanted.group_id.as_str());
+    answer.group_id = wanted.group_id;
+    let Some(topics) = wanted.topics else {
+        match find(broker, &group, None).await {
+            Ok(found) => {
+                for (id, partitions) in by_topic(found) {
+                    let Some(name) = broker.router.topic_name(id) else { continue };
+                    let mut of_topic = OffsetFetchResponseTopics::default();
+                    of_topic.name = text(&name);
+                    of_topic.topic_id = wire_topic_id(id);
+                    let all = Ok(partitions);
+                    of_topic.partitions = indexes(&all).into_iter().map(|index| new_partition(index, &all)).collect();
+                    answer.topics.push(of_topic);
+                }
+            }
+            Err(error) => answer.error_code = error.code().code(),
+        }
+        return answer;
+    };
+    if let Err(error) = find(broker, &group, Some(&[])).await {
+        answer.error_code = error.code().code();
+        return answer;
+    }
+    for topic in topics {
+        let id = topic_of(broker, &topic.name, topic.topic_id, by_id);
+        let found = find(broker, &group, Some(&asked(id, &topic.partition_indexes))).await;
+        let mut of_topic = OffsetFetchResponseTopics::default();
+        of_topic.name = topic.name;
+        of_topic.topic_id = topic.topic_id;
+        for index in topic.partition_indexes {
+            let mut shown = new_partition(index, &found);
+            if by_id && id.is_none() {
+                shown.error_code = ErrorCode::UnknownTopicId.code();
+            }
+            of_topic.partitions.push(shown);
+        }
+        answer.topics.push(of_topic);
+    }
+    answer
+}
+
+/// Answers OffsetDelete.
+pub(super) async fn delete_offsets(broker: &Broker, request: OffsetDeleteRequest) -> OffsetDeleteResponse {
+    let group = ConsumerGroupName::new(request.group_id.as_str());
+    let mut answer = OffsetDeleteResponse::default();
+    let mut partitions = Vec::new();
+    for topic in request.topics {
+        let id = topic_of(broker, &topic.name, WireUuid::default(), false);
+        let mut of_topic = OffsetDeleteResponseTopic::default();
+        for partition in &topic.partitions {
+            let mut result = OffsetDeleteResponsePartition::default();
+            result.partition_index = partition.partition_index;
+            match id {
+                Some(topic) => partitions
+                    .push(PartitionId { topic, index: PartitionIndex::new(partition.partition_index) }),
+                None => result.error_code = ErrorCode::UnknownTopicOrPartition.code(),
+            }
+            of_topic.partitions.push(result);
+        }
+        of_topic.name = topic.name;
+        answer.topics.push(of_topic);
+    }
+    let deleted = match coordinator(broker, &group) {
+        Ok(coordinator) => coordinator.delete_offsets(&group, partitions).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = deleted {
+        answer.error_code = error.code().code();
+    }
+    answer
+}

@@ -1,0 +1,279 @@
+//! Produce.
+//!
+//! Owns: validation of batches, the order of appends of one connection, the answer.
+//! Not here: sequence checks and offsets (`partition`), coalescing (`partition::proposer`).
+//!
+//! Two halves: [`accept`] runs in the order of the connection's requests and ends when every batch has its place in the
+//! log's order; [`Accepted::answer`] waits for the commit, while later requests are accepted already.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::context::Broker;
+use crate::error::ErrorCode;
+use crate::metadata::{EffectiveConfig, TimestampType};
+use crate::partition::{AppendBatch, AppendError, AppendOutcome, BatchDescriptor, PendingAppend};
+use crate::placement::ProposeError;
+use crate::router::RouteError;
+use crate::wire::Response;
+use crate::wire::messages::produce_response::{PartitionProduceResponse, TopicProduceResponse};
+use crate::wire::messages::{ProduceRequest, ProduceResponse, StrBytes, WireUuid, topic_id};
+use bytes::Bytes;
+use tidelog_model::batch::{BatchError, RecordBatch};
+use tidelog_model::{PartitionId, PartitionIndex, PlacementGroupId, TimestampMs, TopicId};
+
+/// Longest wait for a commit, whatever the client asks: past it the outcome is unknown to the client anyway.
+const TIMEOUT_MAX: Duration = Duration::from_secs(120);
+
+struct Slot {
+    index: i32,
+    state: SlotState,
+}
+
+enum SlotState {
+    Failed(ErrorCode, Option<String>),
+    /// The n-th batch of the append to this group.
+    Accepted(PlacementGroupId, usize),
+}
+
+struct TopicSlots {
+    name: StrBytes,
+    id: WireUuid,
+    partitions: Vec<Slot>,
+}
+
+struct GroupAppend {
+    batches: Vec<AppendBatch>,
+}
+
+/// A Produce request whose batches have their places in the log.
+pub(super) struct Accepted {
+    acks: i16,
+    timeout: Duration,
+    topics: Vec<TopicSlots>,
+    pending: BTreeMap<PlacementGroupId, Result<PendingAppend, ProposeError>>,
+    appended: (u64, u64),
+}
+
+/// Validates and hands the batches to the proposers, in order. Waits while a group has too much in flight.
+pub(super) async fn accept(broker: &Broker, request: ProduceRequest, version: i16) -> Accepted {
+    let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(TIMEOUT_MAX);
+    let mut groups: BTreeMap<PlacementGroupId, GroupAppend> = BTreeMap::new();
+    let mut topics = Vec::with_capacity(request.topic_data.len());
+    let mut appended = (0u64, 0u64);
+    let refused = refuse_whole(&request);
+    for data in request.topic_data {
+        let known = find_topic(broker, &data.name, data.topic_id, version);
+        let mut partitions = Vec::with_capacity(data.partition_data.len());
+        for partition in data.partition_data {
+            let state = match (&refused, &known) {
+                (Some((code, text)), _) => SlotState::Failed(*code, Some(text.clone())),
+                (None, Err(code)) => SlotState::Failed(*code, None),
+                (None, Ok((topic, config))) => {
+                    let id = PartitionId { topic: *topic, index: PartitionIndex::new(partition.index) };
+                    match check(broker, id, config, partition.records) {
+                        Ok((group, batch)) => {
+                            appended.0 += batch.bytes.len() as u64;
+                            appended.1 += u64::from(batch.descriptor.records);
+                            let append = groups.entry(group).or_insert_with(|| GroupAppend { batches: Vec::new() });
+                            append.batches.push(batch);
+                            SlotState::Accepted(group, append.batches.len() - 1)
+                        }
+                        Err((code, text)) => SlotState::Failed(code, text),
+                    }
+                }
+            };
+            partitions.push(Slot { index: partition.index, state });
+        }
+        topics.push(TopicSlots { name: data.name, id: data.topic_id, partitions });
+    }
+    let mut pending = BTreeMap::new();
+    for (id, append) in groups {
+        let accepted = match broker.router.data_group(id) {
+            Some(group) => group.proposer().accept(append.batches).await,
+            None => Err(ProposeError::NotLeader { leader: None }),
+        };
+        pending.insert(id, accepted);
+    }
+    Accepted { acks: request.acks, timeout, topics, pending, appended }
+}
+
+/// Errors that concern every partition of the request.
+fn refuse_whole(request: &ProduceRequest) -> Option<(ErrorCode, String)> {
+    if !matches!(request.acks, -1..=1) {
+        return Some((ErrorCode::InvalidRequiredAcks, format!("acks = {} is not -1, 0 or 1", request.acks)));
+    }
+    if request.transactional_id.is_some() {
+        return Some((ErrorCode::InvalidTxnState, "transactions are not built yet".to_owned()));
+    }
+    None
+}
+
+fn find_topic(
+    broker: &Broker,
+    name: &StrBytes,
+    id: WireUuid,
+    version: i16,
+) -> Result<(TopicId, EffectiveConfig), ErrorCode> {
+    broker.router.image(|image| {
+        if version >= 13 {
+            let id = topic_id(id).ok_or(ErrorCode::UnknownTopicId)?;
+            let topic = image.topic(id).ok_or(ErrorCode::UnknownTopicId)?;
+            return Ok((id, crate::metadata::effective(&topic.configs)));
+        }
+        let (id, topic) = image.topic_by_name(name.as_str()).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+        Ok((id, crate::metadata::effective(&topic.configs)))
+    })
+}
+
+type Refused = (ErrorCode, Option<String>);
+
+fn check(
+    broker: &Broker,
+    partition: PartitionId,
+    config: &EffectiveConfig,
+    records: Option<Bytes>,
+) -> Result<(PlacementGroupId, AppendBatch), Refused> {
+    let group = broker.router.leader_of(partition).map_err(|error| (route_code(error), None))?;
+    let invalid = |error: BatchError| (ErrorCode::from(error.clone()), Some(error.to_string()));
+    let Some(records) = records.filter(|records| !records.is_empty()) else {
+        return Err((ErrorCode::InvalidRecord, Some("the partition's records are null or empty".to_owned())));
+    };
+    let batch = RecordBatch::validate_produced(records, config.max_message_bytes).map_err(invalid)?;
+    if batch.header().attributes.is_transactional() {
+        return Err((ErrorCode::InvalidTxnState, Some("transactions are not built yet".to_owned())));
+    }
+    let now = broker.clock.now_ms();
+    let log_append_time = config.timestamp_type == TimestampType::LogAppendTime;
+    let batch = if log_append_time { batch.with_log_append_time(TimestampMs::new(now)) } else { batch };
+    if !log_append_time {
+        check_timestamps(&batch, config, now)?;
+    }
+    let header = batch.header();
+    let descriptor = BatchDescriptor {
+        partition,
+        position: 0,
+        length: u32::try_from(batch.bytes().len()).unwrap_or(u32::MAX),
+        records: u32::try_from(header.last_offset_delta).unwrap_or(0) + 1,
+        producer_id: header.producer_id,
+        producer_epoch: header.producer_epoch,
+        log_append_time,
+        base_sequence: header.base_sequence,
+        first_timestamp: header.record_timestamp(0),
+        max_timestamp: header.max_timestamp,
+    };
+    Ok((group.id(), AppendBatch { descriptor, bytes: batch.into_bytes() }))
+}
+
+/// `message.timestamp.before.max.ms` and `message.timestamp.after.max.ms` (KIP-937).
+fn check_timestamps(batch: &RecordBatch, config: &EffectiveConfig, now: i64) -> Result<(), Refused> {
+    let header = batch.header();
+    let before = i64::try_from(config.timestamp_before_max.as_millis()).unwrap_or(i64::MAX);
+    let after = i64::try_from(config.timestamp_after_max.as_millis()).unwrap_or(i64::MAX);
+    let (first, last) = (header.record_timestamp(0).get(), header.max_timestamp.get());
+    if now.saturating_sub(first) > before || last.saturating_sub(now) > after {
+        let text = format!("a record's timestamp is too far from the broker's time ({now}): {first} to {last}");
+        return Err((ErrorCode::InvalidTimestamp, Some(text)));
+    }
+    Ok(())
+}
+
+pub(super) fn route_code(error: RouteError) -> ErrorCode {
+    match error {
+        RouteError::Unknown => ErrorCode::UnknownTopicOrPartition,
+        RouteError::NotLeader => ErrorCode::NotLeaderOrFollower,
+    }
+}
+
+/// What a proposal's error means to a producer. Idempotent producers retry all of these without a duplicate.
+pub(super) fn propose_code(error: &ProposeError) -> ErrorCode {
+    match error {
+        ProposeError::NotLeader { .. } | ProposeError::Unknown => ErrorCode::NotLeaderOrFollower,
+        ProposeError::TooLarge { .. } => ErrorCode::RecordListTooLarge,
+        ProposeError::Overloaded | ProposeError::Timeout => ErrorCode::RequestTimedOut,
+        ProposeError::Fatal(_) => ErrorCode::NotLeaderOrFollower,
+    }
+}
+
+enum GroupOutcome {
+    Outcomes(Vec<AppendOutcome>),
+    Failed(ErrorCode, String),
+}
+
+impl Accepted {
+    /// Waits for the commits and makes the answer.
+    pub(super) async fn answer(self, broker: &Broker) -> Response {
+        let deadline = tokio::time::Instant::now() + self.timeout;
+        let mut outcomes: BTreeMap<PlacementGroupId, GroupOutcome> = BTreeMap::new();
+        for (group, pending) in self.pending {
+            let outcome = match pending {
+                Ok(pending) => match tokio::time::timeout_at(deadline, pending.outcome()).await {
+                    Ok(Ok(outcomes)) => GroupOutcome::Outcomes(outcomes),
+                    Ok(Err(error)) => GroupOutcome::Failed(propose_code(&error), error.to_string()),
+                    Err(_) => GroupOutcome::Failed(ErrorCode::RequestTimedOut, "not committed in time".to_owned()),
+                },
+                Err(error) => GroupOutcome::Failed(propose_code(&error), error.to_string()),
+            };
+            outcomes.insert(group, outcome);
+        }
+        let mut failed = false;
+        let mut answer = ProduceResponse::default();
+        for topic in self.topics {
+            let mut of_topic = TopicProduceResponse::default();
+            of_topic.name = topic.name;
+            of_topic.topic_id = topic.id;
+            for slot in topic.partitions {
+                let partition = answer_slot(slot, &outcomes);
+                failed |= partition.error_code != 0;
+                of_topic.partition_responses.push(partition);
+            }
+            answer.responses.push(of_topic);
+        }
+        if !failed {
+            broker.metrics.produced_bytes.inc_by(self.appended.0);
+            broker.metrics.produced_records.inc_by(self.appended.1);
+        }
+        match (self.acks, failed) {
+            (0, false) => Response::Nothing,
+            (0, true) => Response::Close,
+            _ => answer.into(),
+        }
+    }
+}
+
+fn answer_slot(slot: Slot, outcomes: &BTreeMap<PlacementGroupId, GroupOutcome>) -> PartitionProduceResponse {
+    let mut answer = PartitionProduceResponse::default();
+    answer.index = slot.index;
+    answer.base_offset = -1;
+    answer.log_append_time_ms = -1;
+    answer.log_start_offset = -1;
+    let mut fail = |code: ErrorCode, text: Option<String>| {
+        answer.error_code = code.code();
+        answer.error_message = text.map(StrBytes::from);
+    };
+    match slot.state {
+        SlotState::Failed(code, text) => fail(code, text),
+        SlotState::Accepted(group, at) => match outcomes.get(&group) {
+            Some(GroupOutcome::Failed(code, text)) => fail(*code, Some(text.clone())),
+            Some(GroupOutcome::Outcomes(of_group)) => match of_group.get(at) {
+                Some(AppendOutcome::Appended(at) | AppendOutcome::Duplicate(at)) => {
+                    answer.base_offset = at.base_offset.get();
+                    answer.log_append_time_ms = at.append_time.get();
+                    answer.log_start_offset = at.log_start.get();
+                }
+                Some(AppendOutcome::Refused(AppendError::UnknownPartition)) => {
+                    fail(ErrorCode::UnknownTopicOrPartition, None);
+                }
+                Some(AppendOutcome::Refused(AppendError::StaleProducerEpoch)) => {
+                    fail(ErrorCode::InvalidProducerEpoch, None);
+                }
+                Some(AppendOutcome::Refused(AppendError::OutOfOrderSequence)) => {
+                    fail(ErrorCode::OutOfOrderSequenceNumber, None);
+                }
+                None => fail(ErrorCode::UnknownServerError, None),
+            },
+            None => fail(ErrorCode::UnknownServerError, None),
+        },
+    }
+    answer
+}

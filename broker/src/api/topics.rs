@@ -1,0 +1,214 @@
+//! CreateTopics, DeleteTopics, and topics created on demand.
+//!
+//! Owns: the checks of a request, and which Kafka error a refusal is.
+//! Not here: the replicated change (`router::topics`), names and configs (`metadata`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::configs::described;
+use super::context::Broker;
+use super::produce::propose_code;
+use crate::error::ErrorCode;
+use crate::metadata::{Refusal, TOPIC_PARTITIONS_MAX, check_configs, check_topic_name};
+use crate::router::{NewTopic, TopicError};
+use crate::wire::messages::create_topics_request::CreatableTopic;
+use crate::wire::messages::create_topics_response::{CreatableTopicConfigs, CreatableTopicResult};
+use crate::wire::messages::delete_topics_request::DeleteTopicState;
+use crate::wire::messages::delete_topics_response::DeletableTopicResult;
+use crate::wire::messages::{
+    CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest, DeleteTopicsResponse, StrBytes, topic_id,
+    wire_topic_id,
+};
+use tidelog_model::TopicId;
+
+type Refused = (ErrorCode, String);
+
+/// What a refusal of the metadata group means to a client.
+pub(super) fn refusal_code(refusal: &Refusal) -> ErrorCode {
+    match refusal {
+        Refusal::TopicExists(_) => ErrorCode::TopicAlreadyExists,
+        Refusal::NameCollision { .. } | Refusal::InvalidName(_) => ErrorCode::InvalidTopic,
+        Refusal::UnknownTopic => ErrorCode::UnknownTopicOrPartition,
+        Refusal::InvalidPartitions(_) => ErrorCode::InvalidPartitions,
+        Refusal::InvalidConfig(_) => ErrorCode::InvalidConfig,
+        Refusal::Limit { .. } => ErrorCode::PolicyViolation,
+        _ => ErrorCode::InvalidRequest,
+    }
+}
+
+fn topic_error(error: &TopicError) -> Refused {
+    let code = match error {
+        TopicError::Refused(refusal) => refusal_code(refusal),
+        TopicError::Unknown => ErrorCode::UnknownTopicOrPartition,
+        TopicError::Propose(error) => propose_code(error),
+    };
+    (code, error.to_string())
+}
+
+/// Creates the topic that a client named in a metadata request. Another request may be faster: that is fine.
+pub(super) async fn create_on_demand(broker: &Broker, name: &str) -> Result<(), ErrorCode> {
+    let partitions = usize::try_from(broker.config.default_partitions).unwrap_or(1);
+    let topic = NewTopic { name: name.to_owned(), partitions, configs: BTreeMap::new() };
+    match broker.router.create_topic(topic).await {
+        Ok(_) | Err(TopicError::Refused(Refusal::TopicExists(_))) => Ok(()),
+        Err(error) => Err(topic_error(&error).0),
+    }
+}
+
+/// Answers CreateTopics.
+pub(super) async fn create(broker: &Broker, request: CreateTopicsRequest) -> CreateTopicsResponse {
+    let mut answer = CreateTopicsResponse::default();
+    let mut seen = BTreeSet::new();
+    let mut twice = BTreeSet::new();
+    for topic in &request.topics {
+        if !seen.insert(topic.name.clone()) {
+            twice.insert(topic.name.clone());
+        }
+    }
+    for topic in request.topics {
+        let mut result = CreatableTopicResult::default();
+        result.name = topic.name.clone();
+        result.num_partitions = -1;
+        result.replication_factor = -1;
+        // Null only together with a config error code; some clients read it without looking.
+        result.configs = Some(Vec::new());
+        let outcome = if twice.contains(&topic.name) {
+            Err((ErrorCode::InvalidRequest, "the topic is named twice in one request".to_owned()))
+        } else {
+            create_one(broker, &topic, request.validate_only).await
+        };
+        match outcome {
+            Ok((id, wanted)) => {
+                result.topic_id = id.map(wire_topic_id).unwrap_or_default();
+                result.num_partitions = i32::try_from(wanted.partitions).unwrap_or(i32::MAX);
+                result.replication_factor = 1;
+                result.configs = Some(described(&wanted.configs).map(config_result).collect());
+            }
+            Err((code, text)) => {
+                result.error_code = code.code();
+                result.error_message = Some(StrBytes::from(text));
+            }
+        }
+        answer.topics.push(result);
+    }
+    answer
+}
+
+fn config_result(config: super::configs::Shown) -> CreatableTopicConfigs {
+    let mut result = CreatableTopicConfigs::default();
+    result.name = StrBytes::from(config.name);
+    result.value = Some(StrBytes::from(config.value));
+    result.config_source = config.source;
+    result
+}
+
+async fn create_one(
+    broker: &Broker,
+    topic: &CreatableTopic,
+    validate_only: bool,
+) -> Result<(Option<TopicId>, NewTopic), Refused> {
+    let wanted = check(broker, topic)?;
+    if broker.router.topic_by_name(&wanted.name).is_some() {
+        return Err((ErrorCode::TopicAlreadyExists, format!("topic {:?} already exists", wanted.name)));
+    }
+    if validate_only {
+        return Ok((None, wanted));
+    }
+    match broker.router.create_topic(wanted.clone()).await {
+        Ok(id) => Ok((Some(id), wanted)),
+        Err(error) => Err(topic_error(&error)),
+    }
+}
+
+fn check(broker: &Broker, topic: &CreatableTopic) -> Result<NewTopic, Refused> {
+    check_topic_name(topic.name.as_str()).map_err(|error| (ErrorCode::InvalidTopic, error.to_string()))?;
+    let partitions = if topic.assignments.is_empty() {
+        check_replication(topic.replication_factor)?;
+        match topic.num_partitions {
+            -1 => broker.config.default_partitions,
+            count => count,
+        }
+    } else {
+        check_assignments(broker, topic)?
+    };
+    let partitions = usize::try_from(partitions).unwrap_or(0);
+    if partitions == 0 || partitions > TOPIC_PARTITIONS_MAX {
+        let text = format!("a topic has 1 to {TOPIC_PARTITIONS_MAX} partitions, not {}", topic.num_partitions);
+        return Err((ErrorCode::InvalidPartitions, text));
+    }
+    let mut configs = BTreeMap::new();
+    for config in &topic.configs {
+        let Some(value) = &config.value else {
+            let text = format!("config {:?} has no value", config.name.as_str());
+            return Err((ErrorCode::InvalidConfig, text));
+        };
+        configs.insert(config.name.as_str().to_owned(), value.as_str().to_owned());
+    }
+    check_configs(&configs).map_err(|error| (ErrorCode::InvalidConfig, error.to_string()))?;
+    Ok(NewTopic { name: topic.name.as_str().to_owned(), partitions, configs })
+}
+
+fn check_replication(factor: i16) -> Result<(), Refused> {
+    if matches!(factor, -1 | 1) {
+        return Ok(());
+    }
+    let text = format!("replication factor {factor} needs as many brokers; this cluster has 1");
+    Err((ErrorCode::InvalidReplicationFactor, text))
+}
+
+/// Explicit assignments: each partition once, numbered from 0, on this broker.
+fn check_assignments(broker: &Broker, topic: &CreatableTopic) -> Result<i32, Refused> {
+    let this = broker.router.node().get();
+    let mut indexes: Vec<i32> = topic.assignments.iter().map(|assignment| assignment.partition_index).collect();
+    indexes.sort_unstable();
+    let numbered = indexes.iter().copied().eq(0..i32::try_from(indexes.len()).unwrap_or(i32::MAX));
+    let placed = topic.assignments.iter().all(|assignment| assignment.broker_ids == [this]);
+    if topic.num_partitions != -1 || !numbered || !placed {
+        let text = format!("assignments must number the partitions from 0 and place each on broker {this}");
+        return Err((ErrorCode::InvalidReplicaAssignment, text));
+    }
+    i32::try_from(indexes.len()).map_err(|_| (ErrorCode::InvalidPartitions, "too many partitions".to_owned()))
+}
+
+/// Answers DeleteTopics: by name, or by id from version 6 on.
+pub(super) async fn delete(broker: &Broker, request: DeleteTopicsRequest) -> DeleteTopicsResponse {
+    let by_name = request.topic_names.into_iter().map(|name| {
+        let mut state = DeleteTopicState::default();
+        state.name = Some(name);
+        state
+    });
+    let mut answer = DeleteTopicsResponse::default();
+    for wanted in request.topics.into_iter().chain(by_name) {
+        let mut result = DeletableTopicResult::default();
+        result.name = wanted.name.clone();
+        result.topic_id = wanted.topic_id;
+        let outcome = match find(broker, &wanted) {
+            Ok((id, name)) => {
+                result.name = Some(StrBytes::from(name));
+                result.topic_id = wire_topic_id(id);
+                broker.router.delete_topic(id).await.map_err(|error| topic_error(&error))
+            }
+            Err(code) => Err((code, code.to_string())),
+        };
+        if let Err((code, text)) = outcome {
+            result.error_code = code.code();
+            result.error_message = Some(StrBytes::from(text));
+        }
+        answer.responses.push(result);
+    }
+    answer
+}
+
+fn find(broker: &Broker, wanted: &DeleteTopicState) -> Result<(TopicId, String), ErrorCode> {
+    match (&wanted.name, topic_id(wanted.topic_id)) {
+        (Some(name), None) => match broker.router.topic_by_name(name.as_str()) {
+            Some((id, topic)) => Ok((id, topic.name)),
+            None => Err(ErrorCode::UnknownTopicOrPartition),
+        },
+        (None, Some(id)) => match broker.router.topic_name(id) {
+            Some(name) => Ok((id, name)),
+            None => Err(ErrorCode::UnknownTopicId),
+        },
+        _ => Err(ErrorCode::InvalidRequest),
+    }
+}

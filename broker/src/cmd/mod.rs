@@ -1,0 +1,78 @@
+//! The verbs of the binary itself.
+//!
+//! Owns: what they print. stdout carries data, stderr the talk.
+
+pub(crate) mod broker;
+pub(crate) mod dev;
+pub(crate) mod doctor;
+pub(crate) mod logging;
+
+use std::process::ExitCode;
+use tidelog::config::{Config, Sources};
+use tidelog::node::{Node, World};
+
+/// Says why a verb failed; exit code 1.
+#[allow(clippy::print_stderr, reason = "the CLI's output")]
+pub(crate) fn fail(text: &str) -> ExitCode {
+    eprintln!("error: {text}");
+    ExitCode::from(1)
+}
+
+/// Says what is wrong with the command line; exit code 2.
+#[allow(clippy::print_stderr, reason = "the CLI's output")]
+pub(crate) fn usage(text: &str) -> ExitCode {
+    eprintln!("error: {text}");
+    ExitCode::from(2)
+}
+
+/// Writes a line of talk.
+#[allow(clippy::print_stderr, reason = "the CLI's output")]
+pub(crate) fn say(text: &str) {
+    eprintln!("{text}");
+}
+
+/// Writes data.
+#[allow(clippy::print_stdout, reason = "the CLI's output")]
+pub(crate) fn show(text: &str) {
+    println!("{text}");
+}
+
+pub(crate) fn environment() -> std::collections::BTreeMap<String, String> {
+    std::env::vars().filter(|(name, _)| name.starts_with("TIDELOG_")).collect()
+}
+
+/// Runs a node until a signal, or until it can no longer promise anything.
+pub(crate) async fn run_node(sources: &Sources, started: impl FnOnce(&Node, &Config)) -> ExitCode {
+    let config = match Config::load(sources) {
+        Ok(config) => config,
+        Err(error) => return usage(&error.to_string()),
+    };
+    let node = match Node::start(config.clone(), World::system()).await {
+        Ok(node) => node,
+        Err(error) => return fail(&error.to_string()),
+    };
+    started(&node, &config);
+    tokio::select! {
+        signal = stop_signal() => {
+            if let Err(error) = signal {
+                return fail(&format!("cannot wait for signals: {error}"));
+            }
+            say("stopping");
+            node.stop().await;
+            ExitCode::SUCCESS
+        }
+        reason = node.failed() => {
+            // No orderly stop: nothing may be acknowledged any more.
+            fail(&format!("{reason}; the broker ends so that nothing unsafe is acknowledged"))
+        }
+    }
+}
+
+async fn stop_signal() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted,
+        _ = terminate.recv() => Ok(()),
+    }
+}

@@ -1,0 +1,74 @@
+//! Why a broker did not start: one clear line each that says what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::identity::IdentityError;
+use crate::log::LogError;
+use crate::net::NetError;
+use crate::placement::PlacementError;
+use tidelog_model::PlacementGroupId;
+use tidelog_tiering::store::OpenError;
+
+/// Why a broker did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The data directory cannot be used.
+    #[error("data directory {dir}: {error}; check that it exists and may be written, or set node.data-dir", dir = dir.display())]
+    DataDirectory {
+        /// The directory.
+        dir: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Another process has it.
+    #[error("data directory {dir} is in use by another tidelog process; stop it, or set node.data-dir", dir = dir.display())]
+    DirectoryInUse {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// An address cannot be bound.
+    #[error("cannot listen on {address} ({key}): {error}; set {key} to a free address")]
+    Listen {
+        /// The address.
+        address: String,
+        /// The key that sets it.
+        key: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+    /// The Kafka listener.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// An address is not one.
+    #[error("{key} = {address:?} is not host:port")]
+    Address {
+        /// The address.
+        address: String,
+        /// The key that sets it.
+        key: &'static str,
+    },
+    /// The directory belongs to somebody else.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The store's URL or credentials.
+    #[error("object store: {0}")]
+    Store(#[from] OpenError),
+    /// A group's log.
+    #[error("log of group {group}: {error}")]
+    Log {
+        /// The group.
+        group: PlacementGroupId,
+        /// Why.
+        error: LogError,
+    },
+    /// A group.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+    /// The cluster could not be set up or read.
+    #[error("metadata group: {0}")]
+    Metadata(String),
+    /// The archive could not be set up.
+    #[error("archive: {0}")]
+    Archive(String),
+}

@@ -1,0 +1,123 @@
+//! The listeners of a node: Kafka and admin. Opened last, when every group has recovered.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::World;
+use super::error::StartError;
+use super::groups::NodeGroups;
+use super::identity::Identity;
+use super::store::NodeStore;
+use crate::admin::{self, AdminState};
+use crate::api::{ApiConfig, Broker};
+use crate::config::Config;
+use crate::net::{NetConfig, NetMetrics, NetServer};
+use crate::observe::Metrics;
+use crate::wire::FrameLimits;
+use tidelog_archive::{ArchiveConfig, Archiver};
+use tidelog_env::Tasks;
+use tokio::time::Instant;
+
+/// How long requests in work may take to end when the node stops.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Running listeners.
+pub(super) struct Listeners {
+    kafka: NetServer,
+}
+
+impl Listeners {
+    pub(super) async fn stop(&self) {
+        self.kafka.stop(DRAIN).await;
+    }
+}
+
+/// What the listeners serve.
+pub(super) struct Served<'a> {
+    pub(super) config: &'a Config,
+    pub(super) world: &'a World,
+    pub(super) identity: Identity,
+    pub(super) store: &'a NodeStore,
+    pub(super) groups: &'a NodeGroups,
+    pub(super) tasks: &'a Tasks,
+}
+
+fn resolve(address: &str, key: &'static str) -> Result<SocketAddr, StartError> {
+    let wrong = || StartError::Address { address: address.to_owned(), key };
+    address.to_socket_addrs().map_err(|_| wrong())?.next().ok_or_else(wrong)
+}
+
+fn split(address: &str, key: &'static str) -> Result<Option<(String, u16)>, StartError> {
+    if address.is_empty() {
+        return Ok(None);
+    }
+    let wrong = || StartError::Address { address: address.to_owned(), key };
+    let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
+    let port = port.parse().map_err(|_| wrong())?;
+    Ok(Some((host.trim_matches(['[', ']']).to_owned(), port)))
+}
+
+/// Opens both listeners.
+pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, SocketAddr, Listeners), StartError> {
+    let Served { config, world, identity, store, groups, tasks } = served;
+    let metrics = Arc::new(Metrics::new());
+    let admin_address = resolve(&config.admin.listen, "admin.listen")?;
+    let admin_listener = world.network.listen(admin_address).await.map_err(|error| StartError::Listen {
+        address: config.admin.listen.clone(),
+        key: "admin.listen",
+        error,
+    })?;
+    let broker = Broker {
+        router: groups.router.clone(),
+        coordinators: Arc::clone(&groups.coordinators),
+        metrics: Arc::clone(&metrics),
+        clock: Arc::clone(&world.clock),
+        config: Arc::new(ApiConfig {
+            cluster: identity.cluster,
+            zone: config.node.zone.clone(),
+            advertised: split(&config.kafka.advertised, "kafka.advertised")?,
+            auto_create_topics: config.kafka.auto_create_topics,
+            default_partitions: config.kafka.default_partitions,
+        }),
+    };
+    let mut net = NetConfig::new(resolve(&config.kafka.listen, "kafka.listen")?);
+    net.frames = FrameLimits::standard(config.kafka.max_request_bytes);
+    net.connections_max = config.kafka.max_connections;
+    let kafka = NetServer::start(net, world.network.as_ref(), Arc::new(broker), NetMetrics::default()).await?;
+    let kafka_address = kafka.local_addr();
+    let state = AdminState {
+        router: groups.router.clone(),
+        offloads: Arc::clone(&groups.offloads),
+        archiver: start_archive(config, world, store, tasks),
+        health: store.health.clone(),
+        metrics,
+        tasks: tasks.clone(),
+        started: Instant::now(),
+        identity: Arc::new(admin::Identity {
+            cluster_id: identity.cluster.to_string(),
+            cluster_name: config.cluster.name.clone(),
+            zone: config.node.zone.clone(),
+            kafka: kafka_address.to_string(),
+            admin: admin_address.to_string(),
+        }),
+    };
+    let admin = admin::serve(admin_listener, state, tasks).map_err(|error| StartError::Listen {
+        address: config.admin.listen.clone(),
+        key: "admin.listen",
+        error,
+    })?;
+    Ok((kafka_address, admin.address, Listeners { kafka }))
+}
+
+fn start_archive(config: &Config, world: &World, store: &NodeStore, tasks: &Tasks) -> Option<Archiver> {
+    if !config.archive.enable {
+        return None;
+    }
+    let mut archive = ArchiveConfig::new(store.root_uri.clone());
+    archive.interval = Duration::from_millis(config.archive.interval_ms);
+    let (clock, random) = (Arc::clone(&world.clock), Arc::clone(&world.random));
+    let archiver = Archiver::new(archive, store.tier.clone(), clock, random);
+    archiver.start(tasks);
+    Some(archiver)
+}

@@ -1,0 +1,141 @@
+//! The node: builds, wires, starts and stops every service of one broker.
+//!
+//! Owns: the order of start and stop, and the errors of starting, each with what to do.
+//! Not here: what the services do. This is the only module that knows all of them.
+
+mod error;
+mod groups;
+mod identity;
+mod listeners;
+mod store;
+mod stop;
+
+use std::sync::Arc;
+
+use crate::config::Config;
+use tidelog_env::disk::{Disk, DirLock};
+use tidelog_env::{Clock, Network, Random, Tasks};
+use tokio::sync::watch;
+
+pub use error::StartError;
+pub use store::probe_store;
+pub use identity::Identity;
+
+/// The world a node lives in. A simulation hands in its own.
+#[derive(Clone)]
+pub struct World {
+    /// Disk of the data directory.
+    pub disk: Arc<dyn Disk>,
+    /// Sockets.
+    pub network: Arc<dyn Network>,
+    /// Wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub random: Arc<dyn Random>,
+}
+
+impl World {
+    /// The machine's.
+    #[must_use]
+    pub fn system() -> Self {
+        Self {
+            disk: tidelog_env::disk::RealDisk::shared(),
+            network: tidelog_env::TcpNetwork::shared(),
+            clock: tidelog_env::SystemClock::shared(),
+            random: tidelog_env::SystemRandom::shared(),
+        }
+    }
+}
+
+/// Where a started node can be reached.
+#[derive(Clone, Debug)]
+pub struct Addresses {
+    /// Kafka listener.
+    pub kafka: std::net::SocketAddr,
+    /// Admin listener.
+    pub admin: std::net::SocketAddr,
+    /// The store's URL.
+    pub store: String,
+    /// Who this is.
+    pub identity: Identity,
+}
+
+/// A running broker.
+pub struct Node {
+    addresses: Addresses,
+    fatal: watch::Receiver<Option<String>>,
+    parts: stop::Parts,
+    _lock: Box<dyn DirLock>,
+}
+
+impl Node {
+    /// Starts a broker: recovers its groups, then opens its listeners. Ready when it returns.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left running.
+    pub async fn start(config: Config, world: World) -> Result<Self, StartError> {
+        let dir = config.node.data_dir.clone();
+        let lock = lock_directory(&world, &dir)?;
+        let node_id = tidelog_model::NodeId::new(config.node.id);
+        let identity = identity::load_or_create(world.disk.as_ref(), &world.random, &dir, node_id)?;
+        let tasks = Tasks::new();
+        let (fatal_sender, fatal) = watch::channel(None);
+        let store = store::open(&config, &world, identity, &tasks)?;
+        let groups = match groups::start(&config, &world, identity, &store, &fatal_sender, &tasks).await {
+            Ok(groups) => groups,
+            Err(error) => {
+                tasks.stop().await;
+                return Err(error);
+            }
+        };
+        let served = listeners::Served {
+            config: &config,
+            world: &world,
+            identity,
+            store: &store,
+            groups: &groups,
+            tasks: &tasks,
+        };
+        match listeners::serve(served).await {
+            Ok((kafka, admin, listeners)) => {
+                let addresses = Addresses { kafka, admin, store: store.url.clone(), identity };
+                Ok(Self { addresses, fatal, parts: stop::Parts { tasks, groups, listeners }, _lock: lock })
+            }
+            Err(error) => {
+                tasks.stop().await;
+                groups.stop().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Where it can be reached.
+    #[must_use]
+    pub fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// Waits until a group can no longer promise anything (a disk that failed): the process must end, without any
+    /// further acknowledgement.
+    pub async fn failed(&self) -> String {
+        let mut fatal = self.fatal.clone();
+        match fatal.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Stops in order: listeners, background tasks, groups. What was acknowledged is on disk all the time.
+    pub async fn stop(self) {
+        self.parts.stop().await;
+    }
+}
+
+fn lock_directory(world: &World, dir: &std::path::Path) -> Result<Box<dyn DirLock>, StartError> {
+    let failed = |error| StartError::DataDirectory { dir: dir.to_owned(), error };
+    world.disk.create_dir_all(dir).map_err(failed)?;
+    world.disk.lock_dir(dir).map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => StartError::DirectoryInUse { dir: dir.to_owned() },
+        _ => failed(error),
+    })
+}

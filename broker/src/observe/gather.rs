@@ -1,0 +1,92 @@
+//! Gauges that are read off the state when somebody scrapes.
+
+use std::collections::BTreeMap;
+
+use super::{GroupLabel, Metrics, Text, TopicLabel};
+
+/// One placement group as a scrape sees it.
+#[derive(Clone, Debug, Default)]
+pub struct GroupReading {
+    /// Its id.
+    pub group: u32,
+    /// Whether this broker leads it.
+    pub leader: bool,
+    /// Log index applied last.
+    pub last_applied: u64,
+    /// Bytes of its log files.
+    pub local_bytes: u64,
+    /// Bytes of batches that are in no committed segment.
+    pub upload_lag_bytes: u64,
+    /// Offload steps that failed.
+    pub steps_failed: u64,
+    /// Manifests published.
+    pub cuts_published: u64,
+    /// Bytes uploaded.
+    pub uploaded_bytes: u64,
+    /// Commands that could not be read.
+    pub malformed: u64,
+}
+
+/// One topic as a scrape sees it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TopicReading {
+    /// Records between log start and high watermark.
+    pub records: i64,
+    /// Bytes of committed segments.
+    pub remote_bytes: u64,
+    /// Bytes of batches in local logs.
+    pub local_bytes: u64,
+}
+
+/// The whole broker as a scrape sees it.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// Groups.
+    pub groups: Vec<GroupReading>,
+    /// Topics by name.
+    pub topics: BTreeMap<String, TopicReading>,
+    /// Partitions of the cluster.
+    pub partitions: u64,
+    /// Panics of background tasks.
+    pub task_panics: u64,
+    /// Seconds since the start.
+    pub uptime_seconds: u64,
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+impl Metrics {
+    /// The page at /metrics: counters as they are, gauges from `reading`.
+    #[must_use]
+    pub fn render(&self, reading: &Reading) -> String {
+        let gauges = &self.gauges;
+        gauges.topics.set(i64::try_from(reading.topics.len()).unwrap_or(i64::MAX));
+        gauges.partitions.set(signed(reading.partitions));
+        gauges.task_panics.set(signed(reading.task_panics));
+        gauges.uptime_seconds.set(signed(reading.uptime_seconds));
+        for group in &reading.groups {
+            let label = GroupLabel { group: group.group };
+            gauges.leader.get_or_create(&label).set(i64::from(group.leader));
+            gauges.last_applied.get_or_create(&label).set(signed(group.last_applied));
+            gauges.local_bytes.get_or_create(&label).set(signed(group.local_bytes));
+            gauges.upload_lag_bytes.get_or_create(&label).set(signed(group.upload_lag_bytes));
+            gauges.upload_failures.get_or_create(&label).set(signed(group.steps_failed));
+            gauges.cuts_published.get_or_create(&label).set(signed(group.cuts_published));
+            gauges.uploaded_bytes.get_or_create(&label).set(signed(group.uploaded_bytes));
+            gauges.malformed_commands.get_or_create(&label).set(signed(group.malformed));
+        }
+        // A deleted topic must not stay on the page.
+        gauges.topic_records.clear();
+        gauges.topic_remote_bytes.clear();
+        gauges.topic_local_bytes.clear();
+        for (name, topic) in &reading.topics {
+            let label = TopicLabel { topic: Text(name.clone()) };
+            gauges.topic_records.get_or_create(&label).set(topic.records);
+            gauges.topic_remote_bytes.get_or_create(&label).set(signed(topic.remote_bytes));
+            gauges.topic_local_bytes.get_or_create(&label).set(signed(topic.local_bytes));
+        }
+        self.encode()
+    }
+}

@@ -1,0 +1,305 @@
+//! The driver: one task per data group that takes the next step whenever this broker leads the group.
+//!
+//! Owns: when a cut is made, retries of steps, flush requests, progress for metrics and status.
+//! Not here: the order of steps (`step`), the steps themselves (`upload`, `publish`).
+//!
+//! A step that fails is tried again after a pause with jitter, for ever: the data is in the local log meanwhile, and
+//! the next try begins from the committed state, whatever the failed one left behind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::error::OffloadError;
+use super::step::{Step, Wish, next};
+use super::upload::Uploader;
+use super::publish;
+use crate::datagroup::DataGroup;
+use crate::partition::{CutStage, Frozen, PartitionCommand, PartitionOutcome};
+use parking_lot::Mutex;
+use tidelog_env::{Clock, Random, Tasks};
+use tidelog_model::LogIndex;
+use tidelog_tiering::store::TierStore;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+/// First pause after a failed step; doubles up to [`RETRY_PAUSE_MAX`].
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(200);
+/// Longest pause between two tries: a store that comes back is used again within this time.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(15);
+/// How often an idle driver looks whether a cut is due. Flushes and new leadership wake it at once.
+const TICK: Duration = Duration::from_millis(250);
+/// Flush requests that may wait per group.
+const FLUSHES_MAX: usize = 64;
+
+/// When cuts are made and how much stays local.
+#[derive(Clone, Copy, Debug)]
+pub struct OffloadConfig {
+    /// New bytes after which a cut is made.
+    pub cut_bytes: u64,
+    /// Time after which a cut is made if anything is untiered.
+    pub cut_interval: Duration,
+    /// Local bytes that a trim leaves for hot reads.
+    pub local_bytes: u64,
+}
+
+/// What a flush found when it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushOutcome {
+    /// Everything committed before the request is in a published manifest (and, if asked for, no longer local).
+    Done,
+    /// This broker stopped leading the group.
+    NotLeader,
+}
+
+/// Counters of one driver. Read by metrics and status.
+#[derive(Debug, Default)]
+pub struct OffloadProgress {
+    /// Cuts published since the start.
+    pub cuts_published: AtomicU64,
+    /// Segments uploaded since the start.
+    pub segments_uploaded: AtomicU64,
+    /// Bytes uploaded since the start.
+    pub bytes_uploaded: AtomicU64,
+    /// Steps that failed since the start.
+    pub steps_failed: AtomicU64,
+    last_error: Mutex<Option<String>>,
+}
+
+impl OffloadProgress {
+    /// The newest failure, until a step succeeds again.
+    #[must_use]
+    pub fn last_error(&self) -> Option<String> {
+        self.last_error.lock().clone()
+    }
+}
+
+struct Flush {
+    trim_local: bool,
+    done: oneshot::Sender<FlushOutcome>,
+    /// Everything up to here must be tiered; set when the driver takes the request.
+    target: LogIndex,
+}
+
+/// Handle to the driver of one data group.
+#[derive(Clone)]
+pub struct Offload {
+    flushes: mpsc::Sender<Flush>,
+    progress: Arc<OffloadProgress>,
+}
+
+impl Offload {
+    /// Starts the driver; it ends with `tasks`.
+    #[must_use]
+    pub fn start(
+        config: OffloadConfig,
+        group: DataGroup,
+        store: TierStore,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
+        tasks: &Tasks,
+    ) -> Self {
+        let (flushes, requests) = mpsc::channel(FLUSHES_MAX);
+        let progress = Arc::new(OffloadProgress::default());
+        let requests = Arc::new(tokio::sync::Mutex::new(requests));
+        let shared = Arc::clone(&progress);
+        tasks.supervise("offload", RETRY_PAUSE_MIN, move || {
+            let (group, store, clock, random) = (group.clone(), store.clone(), Arc::clone(&clock), Arc::clone(&random));
+            let (progress, requests) = (Arc::clone(&shared), Arc::clone(&requests));
+            async move {
+                let mut requests = requests.lock().await;
+                let driver = Driver {
+                    config,
+                    group,
+                    store,
+                    clock,
+                    random,
+                    progress,
+                    waiting: Vec::new(),
+                    trimmed: None,
+                    cut_due_at: Instant::now() + config.cut_interval,
+                };
+                driver.run(&mut requests).await;
+            }
+        });
+        Self { flushes, progress }
+    }
+
+    /// Moves everything committed so far into the store; with `trim_local` also drops it locally. Waits as long as it
+    /// takes: the caller sets the deadline, and dropping the future leaves the work going on.
+    pub async fn flush(&self, trim_local: bool) -> FlushOutcome {
+        let (done, outcome) = oneshot::channel();
+        let flush = Flush { trim_local, done, target: LogIndex::new(0) };
+        if self.flushes.send(flush).await.is_err() {
+            return FlushOutcome::NotLeader;
+        }
+        outcome.await.unwrap_or(FlushOutcome::NotLeader)
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn progress(&self) -> &OffloadProgress {
+        &self.progress
+    }
+}
+
+struct Driver {
+    config: OffloadConfig,
+    group: DataGroup,
+    store: TierStore,
+    clock: Arc<dyn Clock>,
+    random: Arc<dyn Random>,
+    progress: Arc<OffloadProgress>,
+    waiting: Vec<Flush>,
+    /// Cut up to which the log was trimmed, and whether nothing was left local.
+    trimmed: Option<(LogIndex, bool)>,
+    cut_due_at: Instant,
+}
+
+impl Driver {
+    async fn run(mut self, requests: &mut mpsc::Receiver<Flush>) {
+        let mut leadership = self.group.group().leadership();
+        let mut pause = RETRY_PAUSE_MIN;
+        loop {
+            while let Ok(flush) = requests.try_recv() {
+                self.take(flush);
+            }
+            if !leadership.borrow_and_update().is_leader {
+                for flush in self.waiting.drain(..) {
+                    let _gone = flush.done.send(FlushOutcome::NotLeader);
+                }
+                tokio::select! {
+                    changed = leadership.changed() => if changed.is_err() { return },
+                    request = requests.recv() => match request { Some(flush) => self.take(flush), None => return },
+                }
+                continue;
+            }
+            match self.step().await {
+                Ok(true) => pause = RETRY_PAUSE_MIN,
+                Ok(false) => {
+                    tokio::select! {
+                        request = requests.recv() => match request { Some(flush) => self.take(flush), None => return },
+                        () = tokio::time::sleep(TICK) => {}
+                    }
+                }
+                Err(error) => {
+                    self.progress.steps_failed.fetch_add(1, Ordering::Relaxed);
+                    *self.progress.last_error.lock() = Some(error.to_string());
+                    tracing::warn!(group = %self.group.id(), "offload step failed, it is tried again: {error}");
+                    tokio::time::sleep(self.random.jitter(pause)).await;
+                    pause = (pause * 2).min(RETRY_PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, mut flush: Flush) {
+        let applied = *self.group.group().applied().borrow();
+        flush.target = applied.map_or(LogIndex::new(0), |id| id.index);
+        self.waiting.push(flush);
+    }
+
+    /// Takes one step; says whether there was one to take.
+    async fn step(&mut self) -> Result<bool, OffloadError> {
+        let (stage, untiered, bytes) = self.group.group().read(|machine| {
+            let partitions = machine.partitions();
+            (partitions.stage().clone(), partitions.has_untiered(), partitions.bytes_since_cut())
+        });
+        self.answer_flushes(&stage, untiered);
+        let due = !self.waiting.is_empty() || bytes >= self.config.cut_bytes || Instant::now() >= self.cut_due_at;
+        let wish = Wish { untiered, due, trimmed: self.is_trimmed(&stage) };
+        match next(&stage, wish) {
+            Step::Wait => return Ok(false),
+            Step::Cut => {
+                self.cut_due_at = Instant::now() + self.config.cut_interval;
+                self.commit(PartitionCommand::Cut).await?;
+            }
+            Step::Upload(frozen) => self.upload(&frozen).await?,
+            Step::Publish(frozen) => {
+                let published = self.group.group().read(|machine| machine.partitions().published_sequence());
+                let cluster = self.store.cluster();
+                let sequence = publish::publish(&self.store, cluster, self.group.id(), published, &frozen).await?;
+                self.commit(PartitionCommand::Published { cut: frozen.at.index, sequence }).await?;
+                self.progress.cuts_published.fetch_add(1, Ordering::Relaxed);
+            }
+            Step::Trim(frozen) => self.trim(&frozen).await?,
+        }
+        *self.progress.last_error.lock() = None;
+        Ok(true)
+    }
+
+    async fn upload(&self, frozen: &Frozen) -> Result<(), OffloadError> {
+        let uploader = Uploader {
+            group: &self.group,
+            store: &self.store,
+            clock: self.clock.as_ref(),
+            random: self.random.as_ref(),
+        };
+        let segments = uploader.upload(frozen).await?;
+        let count = segments.len() as u64;
+        let bytes: u64 = segments.iter().map(|(_, segment)| segment.length).sum();
+        self.commit(PartitionCommand::Uploaded { cut: frozen.at.index, segments }).await?;
+        self.progress.segments_uploaded.fetch_add(count, Ordering::Relaxed);
+        self.progress.bytes_uploaded.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Saves the cut's state as checkpoint, then purges the log below it, all but what hot reads want.
+    async fn trim(&mut self, frozen: &Frozen) -> Result<(), OffloadError> {
+        let wanted = self.trim_wanted();
+        self.group.group().snapshot_and_persist().await?;
+        let upto = if wanted {
+            Some(frozen.at.index)
+        } else {
+            self.group.group().log().purgeable(self.config.local_bytes).map(|upto| upto.min(frozen.at.index))
+        };
+        if let Some(upto) = upto {
+            self.group.purge(upto).await?;
+        }
+        self.trimmed = Some((frozen.at.index, wanted));
+        Ok(())
+    }
+
+    async fn commit(&self, command: PartitionCommand) -> Result<(), OffloadError> {
+        match self.group.propose(command).await?.1 {
+            PartitionOutcome::Refused(reason) => Err(OffloadError::Refused(reason)),
+            PartitionOutcome::Malformed(_) => Err(OffloadError::Refused("the command was malformed")),
+            PartitionOutcome::Appended(_) | PartitionOutcome::Done | PartitionOutcome::LogStart(_) => Ok(()),
+        }
+    }
+
+    fn trim_wanted(&self) -> bool {
+        self.waiting.iter().any(|flush| flush.trim_local)
+    }
+
+    fn is_trimmed(&self, stage: &CutStage) -> bool {
+        let CutStage::Published(frozen) = stage else { return true };
+        match self.trimmed {
+            Some((at, whole)) => at >= frozen.at.index && (whole || !self.trim_wanted()),
+            None => false,
+        }
+    }
+
+    /// Answers the flushes whose records are all in a published manifest and, where asked for, no longer local.
+    fn answer_flushes(&mut self, stage: &CutStage, untiered: bool) {
+        let published = match stage {
+            CutStage::Published(frozen) => Some(frozen.at.index),
+            CutStage::None if !untiered => Some(LogIndex::new(0)),
+            CutStage::None | CutStage::Cut(_) | CutStage::Uploaded(_) => None,
+        };
+        let Some(published) = published else { return };
+        let trimmed = self.trimmed;
+        let (done, waiting) = std::mem::take(&mut self.waiting).into_iter().partition(|flush: &Flush| {
+            let tiered = !untiered || published >= flush.target;
+            let dropped = match trimmed {
+                Some((at, whole)) => whole && at >= published,
+                None => false,
+            };
+            tiered && (!flush.trim_local || dropped || matches!(stage, CutStage::None))
+        });
+        self.waiting = waiting;
+        for flush in done {
+            let _gone = flush.done.send(FlushOutcome::Done);
+        }
+    }
+}

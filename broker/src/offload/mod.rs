@@ -1,0 +1,16 @@
+//! Offload: moves what was committed into the object store and lets the local log go, one group at a time.
+//!
+//! Owns: driving cut -> upload -> commit -> publish -> trim on the leader of each data group, and flush requests.
+//! Not here: what a step does to the state (`partition::machine`), object formats and store calls (`tidelog-tiering`).
+//! Spec: docs/protocols/offload.md
+
+mod driver;
+mod error;
+mod metadata;
+mod publish;
+mod step;
+mod upload;
+
+pub use driver::{FlushOutcome, Offload, OffloadConfig, OffloadProgress};
+pub use error::OffloadError;
+pub use metadata::keep_metadata;

@@ -1,0 +1,193 @@
+//! Idempotent producers of one partition: which sequence comes next, and what a retry was answered before (FR1, I3).
+//!
+//! Owns: the sequence rules of Kafka's idempotent producer (KIP-98, KIP-360) for one partition.
+//! Not here: producer id allocation (`metadata`).
+
+use std::collections::BTreeMap;
+use tidelog_model::{Offset, ProducerEpoch, ProducerId, Sequence, TimestampMs};
+use tidelog_tiering::manifest::{ProducerBatch, ProducerEntry};
+
+/// A producer that has been silent this long is forgotten (Kafka's `producer.id.expiration.ms`, one day).
+pub const EXPIRY_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// Most producers remembered per partition: at about 200 bytes each, 20 MB. The longest silent one is forgotten first.
+pub const PRODUCERS_MAX: usize = 100_000;
+
+/// What the sequence check says about a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SequenceCheck {
+    /// Append it.
+    Next,
+    /// It is already in the log: answer as the first time.
+    Duplicate(ProducerBatch),
+    /// The producer was fenced by a newer epoch.
+    StaleEpoch,
+    /// Records before it are missing.
+    OutOfOrder,
+}
+
+/// The producers of one partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Producers {
+    by_id: BTreeMap<ProducerId, ProducerEntry>,
+}
+
+impl Producers {
+    /// Checks a batch of `id` whose records carry `first..=last` against what was appended before.
+    ///
+    /// As in Kafka, a producer that is unknown here may begin at any sequence: its state may have expired while its
+    /// records are safe in the log (field report A25).
+    #[must_use]
+    pub fn check(&self, id: ProducerId, epoch: ProducerEpoch, first: Sequence, last: Sequence) -> SequenceCheck {
+        let Some(known) = self.by_id.get(&id) else { return SequenceCheck::Next };
+        if epoch < known.epoch {
+            return SequenceCheck::StaleEpoch;
+        }
+        if epoch > known.epoch {
+            return if first.get() == 0 { SequenceCheck::Next } else { SequenceCheck::OutOfOrder };
+        }
+        if let Some(seen) = known.batches.iter().find(|b| b.base_sequence == first && b.last_sequence == last) {
+            return SequenceCheck::Duplicate(*seen);
+        }
+        match known.batches.last() {
+            Some(newest) if newest.last_sequence.plus(1) != first => SequenceCheck::OutOfOrder,
+            _ => SequenceCheck::Next,
+        }
+    }
+
+    /// Remembers an appended batch.
+    pub fn record(&mut self, id: ProducerId, epoch: ProducerEpoch, batch: ProducerBatch, stamp: TimestampMs) {
+        if !self.by_id.contains_key(&id) && self.by_id.len() >= PRODUCERS_MAX {
+            self.forget_longest_silent();
+        }
+        let entry = self.by_id.entry(id).or_insert_with(|| ProducerEntry {
+            id,
+            epoch,
+            last_stamp: stamp,
+            batches: Vec::with_capacity(ProducerEntry::BATCHES_MAX),
+        });
+        if epoch > entry.epoch {
+            entry.epoch = epoch;
+            entry.batches.clear();
+        }
+        if entry.batches.len() == ProducerEntry::BATCHES_MAX {
+            entry.batches.remove(0);
+        }
+        entry.batches.push(batch);
+        entry.last_stamp = stamp;
+    }
+
+    /// Forgets the producers that were silent for [`EXPIRY_MS`] at `stamp`.
+    pub fn expire(&mut self, stamp: TimestampMs) {
+        self.by_id.retain(|_, entry| stamp.get().saturating_sub(entry.last_stamp.get()) < EXPIRY_MS);
+    }
+
+    /// Number of producers remembered.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether none is remembered.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// All entries, by id, for a manifest.
+    #[must_use]
+    pub fn to_entries(&self) -> Vec<ProducerEntry> {
+        self.by_id.values().cloned().collect()
+    }
+
+    /// The producers of a manifest.
+    #[must_use]
+    pub fn from_entries(entries: Vec<ProducerEntry>) -> Self {
+        Self { by_id: entries.into_iter().map(|entry| (entry.id, entry)).collect() }
+    }
+
+    /// The offset of the newest batch of `id` (for DescribeProducers and tests).
+    #[must_use]
+    pub fn newest_offset(&self, id: ProducerId) -> Option<Offset> {
+        self.by_id.get(&id).and_then(|entry| entry.batches.last()).map(|batch| batch.base_offset)
+    }
+
+    fn forget_longest_silent(&mut self) {
+        let silent = self.by_id.values().map(|entry| (entry.last_stamp, entry.id)).min();
+        if let Some((_, id)) = silent {
+            self.by_id.remove(&id);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests {
+    use super::*;
+
+    const P: ProducerId = ProducerId::new(7);
+    const E: ProducerEpoch = ProducerEpoch::new(0);
+
+    fn batch(first: i32, last: i32, offset: i64) -> ProducerBatch {
+        ProducerBatch {
+            base_sequence: Sequence::new(first),
+            last_sequence: Sequence::new(last),
+            base_offset: Offset::new(offset),
+            append_time: TimestampMs::new(-1),
+        }
+    }
+
+    fn check(p: &Producers, epoch: i16, first: i32, last: i32) -> SequenceCheck {
+        p.check(P, ProducerEpoch::new(epoch), Sequence::new(first), Sequence::new(last))
+    }
+
+    /// Proves that each of the last five batches is recognised and answered with its first offset, an older one not.
+    #[test]
+    fn five_batches_answer_retries() {
+        let mut producers = Producers::default();
+        for i in 0..7 {
+            assert_eq!(check(&producers, 0, i, i), SequenceCheck::Next);
+            producers.record(P, E, batch(i, i, i64::from(i) * 10), TimestampMs::new(1));
+        }
+        for i in 2..7 {
+            assert_eq!(check(&producers, 0, i, i), SequenceCheck::Duplicate(batch(i, i, i64::from(i) * 10)));
+        }
+        assert_eq!(check(&producers, 0, 1, 1), SequenceCheck::OutOfOrder);
+        assert_eq!(check(&producers, 0, 8, 8), SequenceCheck::OutOfOrder);
+        assert_eq!(check(&producers, 0, 7, 9), SequenceCheck::Next);
+    }
+
+    /// Proves that an older epoch is fenced and a newer one must begin at sequence 0.
+    #[test]
+    fn epochs_fence() {
+        let mut producers = Producers::default();
+        producers.record(P, ProducerEpoch::new(3), batch(0, 4, 0), TimestampMs::new(1));
+        assert_eq!(check(&producers, 2, 5, 5), SequenceCheck::StaleEpoch);
+        assert_eq!(check(&producers, 4, 5, 5), SequenceCheck::OutOfOrder);
+        assert_eq!(check(&producers, 4, 0, 5), SequenceCheck::Next);
+        producers.record(P, ProducerEpoch::new(4), batch(0, 5, 5), TimestampMs::new(1));
+        assert_eq!(check(&producers, 3, 5, 5), SequenceCheck::StaleEpoch);
+        assert_eq!(check(&producers, 4, 6, 6), SequenceCheck::Next);
+    }
+
+    /// Proves that the sequence wraps from the largest number to zero without a gap.
+    #[test]
+    fn sequence_wraps() {
+        let mut producers = Producers::default();
+        producers.record(P, E, batch(i32::MAX - 1, i32::MAX, 0), TimestampMs::new(1));
+        assert_eq!(check(&producers, 0, 0, 3), SequenceCheck::Next);
+        assert_eq!(check(&producers, 0, 1, 3), SequenceCheck::OutOfOrder);
+    }
+
+    /// Proves that expiry forgets by broker stamp and that an expired producer goes on without an error (A25).
+    #[test]
+    fn expired_producer_goes_on() {
+        let mut producers = Producers::default();
+        producers.record(P, E, batch(0, 9, 0), TimestampMs::new(1_000));
+        producers.expire(TimestampMs::new(1_000 + EXPIRY_MS - 1));
+        assert_eq!(producers.len(), 1);
+        producers.expire(TimestampMs::new(1_000 + EXPIRY_MS));
+        assert!(producers.is_empty());
+        assert_eq!(check(&producers, 0, 10, 19), SequenceCheck::Next);
+    }
+}

@@ -1,0 +1,271 @@
+//! One partition: what an append, a trim and an upload do to it.
+//!
+//! Owns: log start, tiered-until, the next offset, epochs, producers, segments, and the hot index of one partition.
+//! Invariants: I2 (an offset is given once), I3 (idempotence), I5 (nothing goes back; log start <= tiered-until <= high
+//! watermark), I6 (segments and hot index cover everything from log start on).
+//! Not here: decoding commands (`command`), the group's stage of offload (`machine`).
+
+use std::sync::Arc;
+
+use super::command::BatchDescriptor;
+use super::index::{HotIndex, IndexEntry, LogExtent};
+use super::producers::{Producers, SequenceCheck};
+use tidelog_model::{LeaderEpoch, LogId, Offset, PartitionId, ProducerId, TimestampMs};
+use tidelog_tiering::manifest::{EpochStart, PartitionManifest, ProducerBatch, SegmentEntry};
+
+/// Why a batch was refused; nothing of it was appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppendError {
+    /// The partition is not (or no longer) in this group.
+    UnknownPartition,
+    /// Its producer was fenced by a newer epoch.
+    StaleProducerEpoch,
+    /// Records before it are missing.
+    OutOfOrderSequence,
+}
+
+/// Where a batch is in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Offset of its first record.
+    pub base_offset: Offset,
+    /// The time the broker gave it under LogAppendTime, -1 otherwise.
+    pub append_time: TimestampMs,
+    /// The partition's log start at that moment.
+    pub log_start: Offset,
+}
+
+/// What became of one batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppendOutcome {
+    /// It was appended now.
+    Appended(Appended),
+    /// It was appended before; this is the first answer again (FR1).
+    Duplicate(Appended),
+    /// It was refused.
+    Refused(AppendError),
+}
+
+/// State of one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionState {
+    /// The partition.
+    pub id: PartitionId,
+    /// Name of its topic.
+    pub topic_name: Arc<str>,
+    /// First offset that can be read.
+    pub log_start: Offset,
+    /// First offset not in a committed segment.
+    pub tiered_until: Offset,
+    /// The offset the next record gets: the high watermark, since applied is committed.
+    pub next_offset: Offset,
+    /// Leader epochs, oldest first.
+    pub epochs: Vec<EpochStart>,
+    /// Idempotent producers.
+    pub producers: Producers,
+    /// Committed segments in offset order. Shared with the frozen state until one of them changes.
+    pub segments: Arc<Vec<SegmentEntry>>,
+    /// Batches in the local log.
+    pub hot: HotIndex,
+}
+
+impl PartitionState {
+    /// A new, empty partition.
+    #[must_use]
+    pub fn new(id: PartitionId, topic_name: Arc<str>) -> Self {
+        Self {
+            id,
+            topic_name,
+            log_start: Offset::ZERO,
+            tiered_until: Offset::ZERO,
+            next_offset: Offset::ZERO,
+            epochs: Vec::new(),
+            producers: Producers::default(),
+            segments: Arc::default(),
+            hot: HotIndex::default(),
+        }
+    }
+
+    /// The partition of a manifest. Its hot index is empty; the image's index section fills it.
+    #[must_use]
+    pub fn from_manifest(manifest: PartitionManifest) -> Self {
+        Self {
+            id: manifest.id,
+            topic_name: manifest.topic_name.into(),
+            log_start: manifest.log_start,
+            tiered_until: manifest.tiered_until,
+            next_offset: manifest.next_offset,
+            epochs: manifest.epochs,
+            producers: Producers::from_entries(manifest.producers),
+            segments: Arc::new(manifest.segments),
+            hot: HotIndex::default(),
+        }
+    }
+
+    /// The partition as a manifest says it.
+    #[must_use]
+    pub fn to_manifest(&self) -> PartitionManifest {
+        PartitionManifest {
+            id: self.id,
+            topic_name: self.topic_name.to_string(),
+            log_start: self.log_start,
+            tiered_until: self.tiered_until,
+            next_offset: self.next_offset,
+            epochs: self.epochs.clone(),
+            segments: self.segments.as_ref().clone(),
+            producers: self.producers.to_entries(),
+        }
+    }
+
+    /// A copy without the hot index: what a cut freezes.
+    #[must_use]
+    pub fn freeze(&self) -> Self {
+        Self {
+            id: self.id,
+            topic_name: Arc::clone(&self.topic_name),
+            log_start: self.log_start,
+            tiered_until: self.tiered_until,
+            next_offset: self.next_offset,
+            epochs: self.epochs.clone(),
+            producers: self.producers.clone(),
+            segments: Arc::clone(&self.segments),
+            hot: HotIndex::default(),
+        }
+    }
+
+    /// Applies one batch: checks its sequence, gives it the next offsets, remembers it.
+    pub fn append(&mut self, id: LogId, batch: &BatchDescriptor, stamp: TimestampMs) -> AppendOutcome {
+        let count = i32::try_from(batch.records).unwrap_or(i32::MAX);
+        let last_sequence = batch.base_sequence.plus(count - 1);
+        if batch.producer_id != ProducerId::NONE {
+            let check = self.producers.check(batch.producer_id, batch.producer_epoch, batch.base_sequence, last_sequence);
+            match check {
+                SequenceCheck::Next => {}
+                SequenceCheck::Duplicate(seen) => {
+                    return AppendOutcome::Duplicate(Appended {
+                        base_offset: seen.base_offset,
+                        append_time: seen.append_time,
+                        log_start: self.log_start,
+                    });
+                }
+                SequenceCheck::StaleEpoch => return AppendOutcome::Refused(AppendError::StaleProducerEpoch),
+                SequenceCheck::OutOfOrder => return AppendOutcome::Refused(AppendError::OutOfOrderSequence),
+            }
+        }
+        let base_offset = self.next_offset;
+        let append_time = if batch.log_append_time { batch.max_timestamp } else { TimestampMs::new(-1) };
+        let epoch = epoch_of(id);
+        if self.epochs.last().is_none_or(|last| last.epoch < epoch) {
+            self.epochs.push(EpochStart { epoch, start: base_offset });
+        }
+        self.hot.push(IndexEntry {
+            base_offset,
+            records: batch.records,
+            epoch,
+            max_timestamp: batch.max_timestamp,
+            stamp,
+            extent: LogExtent { index: id.index, position: batch.position, length: batch.length },
+        });
+        self.next_offset = base_offset.plus(i64::from(batch.records));
+        if batch.producer_id != ProducerId::NONE {
+            let seen = ProducerBatch { base_sequence: batch.base_sequence, last_sequence, base_offset, append_time };
+            self.producers.record(batch.producer_id, batch.producer_epoch, seen, stamp);
+        }
+        AppendOutcome::Appended(Appended { base_offset, append_time, log_start: self.log_start })
+    }
+
+    /// Moves log start up to `to`, at most to the high watermark, never back. Segments that end below it are dropped
+    /// from the list. Returns the log start after.
+    pub fn trim_prefix(&mut self, to: Offset) -> Offset {
+        self.log_start.advance_to(to.min(self.next_offset));
+        self.tiered_until.advance_to(self.log_start);
+        self.drop_below_log_start();
+        self.log_start
+    }
+
+    /// Adds the segments of one upload. `frozen_until` is tiered-until of the state that the cut froze: the upload began
+    /// there, whatever was trimmed since (field report A09).
+    ///
+    /// Returns whether they fit: in order, without a hole, beginning at or before `frozen_until`. If not, nothing changes.
+    pub fn add_segments(&mut self, frozen_until: Offset, added: &[&SegmentEntry]) -> bool {
+        if !segments_fit(frozen_until, added) {
+            return false;
+        }
+        let list = Arc::make_mut(&mut self.segments);
+        for segment in added {
+            if segment.last_offset >= self.log_start {
+                list.push((*segment).clone());
+            }
+            self.tiered_until.advance_to(segment.last_offset.plus(1).min(self.next_offset));
+        }
+        self.tiered_until.advance_to(self.log_start);
+        true
+    }
+
+    fn drop_below_log_start(&mut self) {
+        let log_start = self.log_start;
+        if self.segments.first().is_some_and(|first| first.last_offset < log_start) {
+            Arc::make_mut(&mut self.segments).retain(|segment| segment.last_offset >= log_start);
+        }
+        while self.epochs.len() > 1 && self.epochs.get(1).is_some_and(|second| second.start <= log_start) {
+            self.epochs.remove(0);
+        }
+    }
+
+    /// First offset that is readable from the local log: the hot index's start, not below log start.
+    #[must_use]
+    pub fn local_start(&self) -> Offset {
+        self.hot.start().unwrap_or(self.next_offset).max(self.log_start)
+    }
+
+    /// Bytes of all committed segments.
+    #[must_use]
+    pub fn remote_bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.length).sum()
+    }
+
+    /// The segment that holds `offset`, with its position in the list.
+    #[must_use]
+    pub fn segment_at(&self, offset: Offset) -> Option<(usize, &SegmentEntry)> {
+        let at = self.segments.partition_point(|segment| segment.last_offset < offset);
+        self.segments.get(at).filter(|segment| segment.base_offset <= offset).map(|segment| (at, segment))
+    }
+
+    /// The end offset of the largest epoch at or below `epoch`, as OffsetForLeaderEpoch answers it (KIP-320):
+    /// `(that epoch, first offset of the next one or the high watermark)`; `None` if every known epoch is newer.
+    #[must_use]
+    pub fn epoch_end(&self, epoch: LeaderEpoch) -> Option<(LeaderEpoch, Offset)> {
+        let at = self.epochs.partition_point(|start| start.epoch <= epoch);
+        let found = self.epochs.get(at.checked_sub(1)?)?;
+        Some((found.epoch, self.epochs.get(at).map_or(self.next_offset, |next| next.start)))
+    }
+
+    /// Whether the order of I5 and the cover of I6 hold. Checked after every command that could break them.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let ordered = self.log_start <= self.tiered_until && self.tiered_until <= self.next_offset;
+        let covered = self.hot.start().unwrap_or(self.next_offset) <= self.tiered_until.max(self.log_start);
+        ordered && covered
+    }
+}
+
+/// The leader epoch that clients see for entries of `id`'s term.
+#[must_use]
+pub fn epoch_of(id: LogId) -> LeaderEpoch {
+    LeaderEpoch::new(i32::try_from(id.term.get()).unwrap_or(i32::MAX))
+}
+
+fn segments_fit(from: Offset, added: &[&SegmentEntry]) -> bool {
+    let mut expected: Option<Offset> = None;
+    for segment in added {
+        let begins = match expected {
+            None => segment.base_offset <= from,
+            Some(end) => segment.base_offset == end,
+        };
+        if !begins || segment.last_offset < segment.base_offset {
+            return false;
+        }
+        expected = Some(segment.last_offset.plus(1));
+    }
+    true
+}

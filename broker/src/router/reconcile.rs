@@ -1,0 +1,89 @@
+//! Finishes what a crash interrupted: partitions that metadata has and a data group lacks, or the other way round.
+//!
+//! Owns: the comparison, and the order of reads that makes deleting safe.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Router;
+use crate::datagroup::DataGroup;
+use crate::partition::PartitionCommand;
+use crate::placement::ProposeError;
+use tidelog_env::Tasks;
+use tidelog_model::{PartitionId, TopicId};
+
+/// Pause before a comparison that failed is made again.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+impl Router {
+    /// Compares once at start and after every change of the metadata group, until `tasks` stop.
+    pub fn start_reconcile(&self, tasks: &Tasks) {
+        let router = self.clone();
+        tasks.supervise("reconcile", RETRY_PAUSE, move || {
+            let router = router.clone();
+            async move {
+                let mut applied = router.metadata().applied();
+                loop {
+                    applied.borrow_and_update();
+                    match router.reconcile().await {
+                        Ok(()) => {
+                            if applied.changed().await.is_err() {
+                                return;
+                            }
+                        }
+                        Err(error) => {
+                            tracing::debug!("partitions and metadata are not compared yet: {error}");
+                            tokio::time::sleep(RETRY_PAUSE).await;
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    /// Makes the data groups that this broker leads hold exactly the partitions that metadata names.
+    ///
+    /// # Errors
+    /// [`ProposeError`] when a group cannot be asked now; what was done stays done.
+    pub async fn reconcile(&self) -> Result<(), ProposeError> {
+        for group in self.data_groups().filter(|group| group.group().can_serve_reads()) {
+            // The order matters: a topic is in metadata before its first partition is in a data group. So what is read
+            // here and is missing in a later, current reading of metadata was deleted. The other order would take a
+            // topic created in between for a deleted one, and lose its data.
+            let held: BTreeMap<TopicId, Vec<PartitionId>> = group.group().read(|machine| {
+                let mut held: BTreeMap<TopicId, Vec<PartitionId>> = BTreeMap::new();
+                for state in machine.partitions().iter() {
+                    held.entry(state.id.topic).or_default().push(state.id);
+                }
+                held
+            });
+            self.metadata().read_barrier().await?;
+            self.reconcile_group(group, held).await?;
+        }
+        Ok(())
+    }
+
+    async fn reconcile_group(
+        &self,
+        group: &DataGroup,
+        held: BTreeMap<TopicId, Vec<PartitionId>>,
+    ) -> Result<(), ProposeError> {
+        let (gone, missing) = self.image(|image| {
+            let gone: Vec<TopicId> = held.keys().copied().filter(|topic| image.topic(*topic).is_none()).collect();
+            let missing: Vec<(PartitionId, String)> = image
+                .partitions_of(group.id())
+                .filter(|(partition, _)| !held.get(&partition.topic).is_some_and(|known| known.contains(partition)))
+                .map(|(partition, topic)| (partition, topic.name.clone()))
+                .collect();
+            (gone, missing)
+        });
+        for (partition, topic_name) in missing {
+            group.propose(PartitionCommand::CreatePartition { partition, topic_name }).await?;
+        }
+        for topic in gone {
+            tracing::info!(%topic, group = %group.id(), "dropping partitions of a deleted topic");
+            group.propose(PartitionCommand::DeleteTopic(topic)).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! Topics are created and deleted in the metadata group first, then in the data groups.
+//!
+//! Owns: the order of the two, so that a crash in between is finished by `reconcile` and never loses a topic's data.
+
+use std::collections::BTreeMap;
+
+use super::Router;
+use crate::metadata::{MetadataCommand, MetadataOutcome, Refusal, choose_groups};
+use crate::partition::PartitionCommand;
+use crate::placement::ProposeError;
+use tidelog_model::{PartitionId, PartitionIndex, PlacementGroupId, TopicId};
+
+/// A topic to create.
+#[derive(Clone, Debug)]
+pub struct NewTopic {
+    /// Name.
+    pub name: String,
+    /// Number of partitions.
+    pub partitions: usize,
+    /// Values that differ from the defaults.
+    pub configs: BTreeMap<String, String>,
+}
+
+/// Why a topic was not created or deleted.
+#[derive(Debug, thiserror::Error)]
+pub enum TopicError {
+    /// The metadata group refused; nothing changed.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// No such topic.
+    #[error("no such topic")]
+    Unknown,
+    /// Not committed, or not known to be.
+    #[error(transparent)]
+    Propose(#[from] ProposeError),
+}
+
+impl Router {
+    /// Creates a topic. When this returns, its partitions take appends.
+    ///
+    /// # Errors
+    /// [`TopicError`]; after `may_have_happened` the topic may exist, and creating it again says so.
+    pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicId, TopicError> {
+        let id = TopicId::new(self.inner.random.uuid());
+        let partitions = self.image(|image| choose_groups(image, topic.partitions));
+        let command = MetadataCommand::CreateTopic {
+            id,
+            name: topic.name.clone(),
+            partitions: partitions.clone(),
+            configs: topic.configs,
+        };
+        match self.propose_metadata(&command).await? {
+            MetadataOutcome::TopicCreated(id) => {
+                self.create_partitions(id, &topic.name, &partitions).await?;
+                Ok(id)
+            }
+            MetadataOutcome::Refused(refusal) => Err(TopicError::Refused(refusal)),
+            other => Err(ProposeError::Fatal(format!("creating a topic was answered with {other:?}")).into()),
+        }
+    }
+
+    /// Deletes a topic. When this returns it is gone for every client; its objects are collected later.
+    ///
+    /// # Errors
+    /// [`TopicError`].
+    pub async fn delete_topic(&self, id: TopicId) -> Result<(), TopicError> {
+        match self.propose_metadata(&MetadataCommand::DeleteTopic { id }).await? {
+            MetadataOutcome::TopicDeleted(topic) => {
+                let groups: std::collections::BTreeSet<PlacementGroupId> = topic.partitions.into_iter().collect();
+                for group in groups {
+                    if let Some(group) = self.data_group(group) {
+                        group.propose(PartitionCommand::DeleteTopic(id)).await?;
+                    }
+                }
+                Ok(())
+            }
+            MetadataOutcome::Refused(Refusal::UnknownTopic) => Err(TopicError::Unknown),
+            MetadataOutcome::Refused(refusal) => Err(TopicError::Refused(refusal)),
+            other => Err(ProposeError::Fatal(format!("deleting a topic was answered with {other:?}")).into()),
+        }
+    }
+
+    pub(super) async fn create_partitions(
+        &self,
+        topic: TopicId,
+        name: &str,
+        partitions: &[PlacementGroupId],
+    ) -> Result<(), ProposeError> {
+        let created = (0i32..).zip(partitions).filter_map(|(index, group)| {
+            let group = self.data_group(*group)?;
+            let partition = PartitionId { topic, index: PartitionIndex::new(index) };
+            let command = PartitionCommand::CreatePartition { partition, topic_name: name.to_owned() };
+            Some(group.propose(command))
+        });
+        // Bounded: a topic of ten thousand partitions must not have ten thousand proposals in flight.
+        let created = futures::stream::StreamExt::buffered(futures::stream::iter(created.collect::<Vec<_>>()), 64);
+        futures::TryStreamExt::try_for_each(created, |_| futures::future::ready(Ok(()))).await
+    }
+}
