@@ -60,8 +60,14 @@ pub enum Command {
     /// Create, list, describe and delete topics.
     Topic(topic::TopicArgs),
     /// Publish lines from stdin as records.
+    #[command(
+        after_help = "Examples:\n  tidelog produce orders < orders.txt\n  tidelog produce orders --key-separator : --codec zstd < orders.txt\n  tidelog produce hdfs --key-regex '(blk_-?[0-9]+)' < HDFS.log"
+    )]
     Produce(produce::ProduceArgs),
     /// Print records.
+    #[command(
+        after_help = "Examples:\n  tidelog consume orders --until-end\n  tidelog consume orders --from @2026-01-01T00:00:00Z --format '%p %o %k %v\\n'\n  tidelog consume orders --group billing --format json"
+    )]
     Consume(consume::ConsumeArgs),
     /// What is local and what is in the object store; move it there now.
     Tier(tier::TierArgs),

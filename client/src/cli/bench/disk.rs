@@ -3,7 +3,10 @@
 //! Owns: the measurement that a produce rate is compared with.
 //! Not here: the broker's disk (`tidelog-env`); this is a user's directory on a user's machine, measured as it is.
 
-#![allow(clippy::disallowed_methods, reason = "it measures the real disk with the real clock")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it measures the real disk with the real clock"
+)]
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
