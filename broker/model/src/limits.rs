@@ -82,10 +82,6 @@ pub const CONNECTIONS_MAX_DEFAULT: usize = 4096;
 /// producers), librdkafka without idempotence up to a million: what is over the cap waits in the socket.
 pub const CONNECTION_REQUESTS_IN_FLIGHT_MAX: usize = 16;
 
-/// Bytes of answers that may wait for a slow reader on one connection before no more requests are taken from it.
-/// One answer over this size is still sent.
-pub const CONNECTION_ANSWER_BYTES_MAX: usize = 4 * MIB;
-
 // ---- decoding of requests ----------------------------------------------------------------------------------------
 
 /// Elements of any one array in a request. A Metadata or Fetch request names each partition once: 100,000 partitions
