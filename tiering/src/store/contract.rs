@@ -447,13 +447,21 @@ pub async fn black_holes_end_at_the_deadline(subject: &Subject) -> Result<(), St
         .put_object(&key, vec![Bytes::from_static(b"data")])
         .await?;
     faulty.inject(Call::Get, [Fault::BlackHole]);
-    // The deadline of a whole `get` allows for the largest object; that of a range for its length.
     assert_eq!(store.get_range(&key, 0..4).await?, "data");
     assert!(
         started.elapsed() < TRY_TIMEOUT * 4,
         "two deadlines, not more"
     );
-    faulty.inject(Call::PutIfAbsent, [Fault::BlackHole]);
+    for call in [Call::Get, Call::List, Call::PutIfAbsent] {
+        faulty.inject(call, [Fault::BlackHole]);
+    }
+    let prefix = key::data_prefix(PlacementGroupId::new(1));
+    let (got, listed) = futures::try_join!(store.get(&key), store.list(&prefix))?;
+    assert_eq!((got, listed.len()), (Bytes::from_static(b"data"), 1));
+    assert!(
+        started.elapsed() < TRY_TIMEOUT * 9,
+        "three deadlines and some work, no more"
+    );
     assert_eq!(
         store
             .put_if_absent(&key::metadata(1), Bytes::from_static(b"m"))

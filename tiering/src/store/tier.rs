@@ -140,12 +140,15 @@ impl TierStore {
         let path = self.path(key);
         let length_max = self.0.limits.get_bytes_max;
         let read = || async {
-            let found = self.0.store.get_opts(&path, GetOptions::default()).await?;
+            // Two deadlines: how much there is to wait for is known only after the first answer.
+            let open = async { Ok(self.0.store.get_opts(&path, GetOptions::default()).await?) };
+            let found = within(self.0.limits.deadline(0), open).await?;
             let length = found.meta.size;
             if length > length_max {
                 return Ok(Err(length));
             }
-            let bytes = found.bytes().await?;
+            let body = async { Ok(found.bytes().await?) };
+            let bytes = within(self.0.limits.deadline(length), body).await?;
             if wide(bytes.len()) == length {
                 Ok(Ok(bytes))
             } else {
@@ -252,7 +255,7 @@ impl TierStore {
         let after = after.map(|after| self.path(after));
         let count_max = self.0.limits.list_count_max;
         let list = || self.list_once(&path, after.as_ref());
-        // A page has 1000 keys; the deadline allows for the slowest listing that is still within bounds.
+        // Each page has its own deadline; this one allows for the slowest listing that is still within bounds.
         let listed = self.read("list", &path, wide(count_max) * 64, list).await?;
         listed.ok_or_else(|| StoreError::Corrupt {
             key: path.to_string(),
@@ -270,7 +273,8 @@ impl TierStore {
             None => self.0.store.list(Some(path)),
         };
         let mut listed = Vec::new();
-        while let Some(meta) = stream.try_next().await? {
+        let page = self.0.limits.deadline(0);
+        while let Some(meta) = within(page, async { Ok(stream.try_next().await?) }).await? {
             if listed.len() == self.0.limits.list_count_max {
                 return Ok(None);
             }
