@@ -165,15 +165,9 @@ impl Core {
         };
         let bytes = BatchBuilder::record_bytes_max(parts.key, parts.value, parts.headers);
         let limit = self.settings.batch_bytes;
-        let fits = |queue: &mut Queue| {
-            queue
-                .open
-                .as_ref()
-                .is_some_and(|open| open.bytes() + bytes <= limit)
-        };
         let at = match partition {
             Some(at) => at,
-            None if fits(&mut topic.queues[topic.sticky]) => topic.sticky,
+            None if topic.queues[topic.sticky].fits(bytes, limit) => topic.sticky,
             None if room.is_none() => return Appended::NeedsRoom,
             None => {
                 topic.sticky = (topic.sticky + 1) % topic.queues.len();
@@ -186,15 +180,12 @@ impl Core {
                 topic.name
             )));
         };
-        let mut wake = false;
-        if !fits(queue) {
+        let wake = !queue.fits(bytes, limit);
+        if wake {
             let Some(room) = room.take() else {
                 return Appended::NeedsRoom;
             };
-            if let Some(full) = queue.open.take() {
-                queue.closed.push_back(full);
-            }
-            let parcel = Parcel::open(Opening {
+            let done = queue.start(Opening {
                 number: self.number_next,
                 topic: Arc::clone(&topic.name),
                 partition: i32::try_from(at).unwrap_or(i32::MAX),
@@ -203,14 +194,10 @@ impl Core {
                 builder: BatchBuilder::new(self.settings.codec),
                 room,
             });
+            self.outstanding.insert(self.number_next, done);
             self.number_next += 1;
-            self.outstanding
-                .insert(parcel.number, Arc::clone(&parcel.done));
-            queue.open = Some(parcel);
-            wake = true;
         }
-        let appended = queue.add(parts);
-        match appended {
+        match queue.add(parts) {
             Ok(delivery) => Appended::Done { delivery, wake },
             Err(error) => {
                 if let Some(number) = queue.drop_empty() {
@@ -404,6 +391,22 @@ enum Verdict {
 impl Queue {
     fn is_idle(&self) -> bool {
         self.open.is_none() && self.closed.is_empty() && self.retry.is_empty()
+    }
+
+    /// Whether the open batch takes `bytes` more.
+    fn fits(&self, bytes: usize, limit: usize) -> bool {
+        self.open
+            .as_ref()
+            .is_some_and(|open| open.bytes() + bytes <= limit)
+    }
+
+    /// Closes the open batch and opens another.
+    fn start(&mut self, opening: Opening) -> Arc<BatchDone> {
+        self.closed.extend(self.open.take());
+        let parcel = Parcel::open(opening);
+        let done = Arc::clone(&parcel.done);
+        self.open = Some(parcel);
+        done
     }
 
     fn add(&mut self, parts: Parts<'_>) -> Result<Delivery, BatchError> {
