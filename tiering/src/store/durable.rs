@@ -162,8 +162,8 @@ impl ObjectStore for DurableFiles {
         self.inner.get_opts(location, options).await
     }
 
-    /// One open and one read each, into memory that is not cleared first: `LocalFileSystem` clears it, which costs a
-    /// cold read a tenth of its speed (and nine tenths in an unoptimised build).
+    /// One open and one read each, into memory that is not cleared first, as `LocalFileSystem` does: that is one more
+    /// pass over every byte, and in an unoptimised build a slow one.
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let path = self.inner.path_to_filesystem(location)?;
         let (ranges, key) = (ranges.to_vec(), location.to_string());
