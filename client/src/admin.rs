@@ -141,7 +141,7 @@ impl Cluster {
         loop {
             match self.refresh(None).await {
                 Ok(metadata) => return Ok(metadata),
-                Err(error @ Error::Unreachable { .. }) => return Err(error),
+                Err(error) if self.never_reached(&error) => return Err(error),
                 Err(error) => attempts.again(error).await?,
             }
         }

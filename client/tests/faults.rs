@@ -342,6 +342,17 @@ async fn group_resumes_and_rejoins() {
 /// Proves what is said when nobody listens: the address, where it comes from, what to do; at once.
 #[tokio::test]
 async fn unreachable_says_what_to_do() {
+    let nobody = cluster_at("127.0.0.1:1");
+    let at_once = tokio::time::timeout(Duration::from_secs(5), nobody.topic("t"));
+    assert!(matches!(
+        at_once.await.unwrap().unwrap_err(),
+        Error::Unreachable { .. }
+    ));
+    let at_once = tokio::time::timeout(Duration::from_secs(5), nobody.delete_topic("t"));
+    assert!(matches!(
+        at_once.await.unwrap().unwrap_err(),
+        Error::Unreachable { .. }
+    ));
     let error = cluster_at("127.0.0.1:1").list_topics().await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }));
     let text = error.to_string();

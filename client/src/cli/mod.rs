@@ -113,7 +113,13 @@ pub enum Failure {
 
 impl std::convert::From<crate::error::Error> for Failure {
     fn from(error: crate::error::Error) -> Self {
-        Self::Failed(error.to_string())
+        let open = error.outcome() == crate::error::Outcome::MayHaveHappened;
+        let note = if open {
+            ". It may have been done all the same"
+        } else {
+            ""
+        };
+        Self::Failed(format!("{error}{note}"))
     }
 }
 

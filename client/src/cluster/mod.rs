@@ -267,6 +267,7 @@ impl Cluster {
                     Ok(()) => return Ok(metadata),
                     Err(error) => error,
                 },
+                Err(error) if self.never_reached(&error) => return Err(error),
                 Err(error) => error,
             };
             if error.code() == Some(crate::error::ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) {
@@ -274,6 +275,12 @@ impl Cluster {
             }
             attempts.again(error).await?;
         }
+    }
+
+    /// Nobody ever answered at the bootstrap addresses: that is told at once, not after a minute of attempts. A cluster
+    /// that was there before is waited for.
+    pub(crate) fn never_reached(&self, error: &Error) -> bool {
+        matches!(error, Error::Unreachable { .. }) && self.metadata().brokers.is_empty()
     }
 
     /// One request to any broker, tried again until the operation's deadline while that is safe: errors that may have
@@ -303,8 +310,7 @@ impl Cluster {
                     Ok(()) => return Ok(response),
                     Err(error) => error,
                 },
-                // Nobody listens on the bootstrap address: that is told at once, not after a minute of attempts.
-                Err(error @ Error::Unreachable { .. }) => return Err(error),
+                Err(error) if self.never_reached(&error) => return Err(error),
                 Err(error) => error,
             };
             if !repeatable && error.outcome() == crate::error::Outcome::MayHaveHappened {
