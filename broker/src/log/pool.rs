@@ -26,8 +26,8 @@ const SYNC_EVERY_BYTES: u64 = 4 << 20;
 const PACE: Duration = Duration::from_millis(20);
 /// Pause after a failure (a full disk), or while a reader holds a purged file.
 const RETRY: Duration = Duration::from_secs(1);
-/// Recycled files kept beyond the target: a purge frees files in bunches.
-const EXTRA_RECYCLED: usize = 1;
+/// Recycled files kept beyond the target: a purge frees files in bunches, and what is kept need not be zeroed.
+const EXTRA_RECYCLED: usize = 2;
 
 static ZEROS: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
 
@@ -179,10 +179,11 @@ impl FilePool {
                 inner.failure = Some(error);
                 self.changed.notify_all();
             }
-            let idle = inner.retired.is_empty() && inner.ready.len() >= self.target;
-            if idle {
+            let enough = inner.ready.len() >= self.target;
+            let recyclable = inner.retired.iter().any(|file| Arc::strong_count(file) == 1);
+            if enough && inner.retired.is_empty() {
                 self.changed.wait(&mut inner);
-            } else if failed || !inner.retired.is_empty() {
+            } else if failed || (enough && !recyclable) {
                 self.changed.wait_for(&mut inner, RETRY);
             }
         }
@@ -255,10 +256,17 @@ impl FilePool {
     }
 
     fn fill(&self, pace: Pace) -> io::Result<()> {
-        while self.ready() < self.target && !self.inner.lock().closing {
+        while self.ready() < self.target && !self.interrupted(pace) {
             self.prepare(pace)?;
         }
         Ok(())
+    }
+
+    /// Whether zeroing should stop: the log closes, or a purged file can be had instead.
+    fn interrupted(&self, pace: Pace) -> bool {
+        let inner = self.inner.lock();
+        let recyclable = || inner.retired.iter().any(|file| Arc::strong_count(file) == 1);
+        inner.closing || (pace == Pace::Background && recyclable())
     }
 
     /// Makes one spare: zeros on disk under `.tmp`, then the name.
@@ -284,7 +292,7 @@ impl FilePool {
         Ok(())
     }
 
-    /// `false` when the log closed meanwhile.
+    /// `false` when it was interrupted.
     fn make(&self, tmp: &Path, spare: &Path, pace: Pace) -> io::Result<bool> {
         let file = self.disk.open(tmp, OpenMode::CreateNew)?;
         if !self.zero(file.as_ref(), pace)? {
@@ -316,13 +324,14 @@ impl FilePool {
         Ok(true)
     }
 
-    /// Waits a little while the zeroing is well ahead of the writer. `false` when the log closes.
+    /// Waits a little while the zeroing is well ahead of the writer. `false` when it should stop.
     fn pause(&self, done: u64) -> bool {
         let done_permille = done.saturating_mul(1000) / self.file_bytes;
         let mut inner = self.inner.lock();
         if !inner.wanted && !inner.closing && done_permille > 2 * self.active_permille.load(Ordering::Relaxed) {
             self.changed.wait_for(&mut inner, PACE);
         }
-        !inner.closing
+        drop(inner);
+        !self.interrupted(Pace::Background)
     }
 }

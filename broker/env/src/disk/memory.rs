@@ -575,3 +575,7 @@ impl DiskFile for MemoryFile {
         })
     }
 }
+
+#[cfg(test)]
+#[path = "memory_tests.rs"]
+mod tests;
