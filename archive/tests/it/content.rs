@@ -72,7 +72,7 @@ fn script() -> impl Strategy<Value = Script> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
     /// Proves that every record is one row with all its fields, whatever way the log is cut into segments, runs,
     /// commits, windows and files.
