@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::coordinator::service::Coordinator;
 use crate::observe::Metrics;
@@ -35,6 +36,8 @@ pub struct Broker {
     pub metrics: Arc<Metrics>,
     /// Wall clock.
     pub clock: Arc<dyn Clock>,
+    /// Whether new records are refused because the disk reserve is used up.
+    pub refusing: Arc<AtomicBool>,
     /// Settings.
     pub config: Arc<ApiConfig>,
 }

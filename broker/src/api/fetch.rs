@@ -26,6 +26,10 @@ use tokio::time::Instant;
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Most bytes of one answer, whatever the client asks: 55 MiB as Kafka's `fetch.max.bytes`.
 const ANSWER_BYTES_MAX: usize = 55 << 20;
+/// How long a fetch that has hot records waits for cold ones: long enough for what is cached.
+const COLD_GRACE: Duration = Duration::from_millis(5);
+/// Partitions read from the object store at once by one fetch.
+const COLD_READS_MAX: usize = 8;
 /// Bytes of one partition in one answer at most.
 const PARTITION_BYTES_MAX: usize = 16 << 20;
 
@@ -56,7 +60,7 @@ pub(super) async fn fetch(broker: &Broker, request: FetchRequest, version: i16) 
     let topics = wanted(broker, request.topics, version);
     loop {
         let mut applied = applied_watches(broker, &topics);
-        let (answer, urgent) = read_all(broker, &topics, bytes_max).await;
+        let (answer, urgent) = read_all(broker, &topics, bytes_max, deadline).await;
         let found = answer.records_bytes();
         if urgent || found >= bytes_min.max(1).min(bytes_max.max(1)) || bytes_min == 0 || Instant::now() >= deadline {
             if found == 0 {
@@ -125,28 +129,101 @@ fn applied_watches(
         .collect()
 }
 
+/// What one pass over the partitions found, and how much of the limit is left.
+struct Pass {
+    answers: Vec<Vec<Option<FetchedPartition>>>,
+    left: usize,
+    found: bool,
+    urgent: bool,
+}
+
+impl Pass {
+    fn take(&mut self, at: (usize, usize), partition: FetchedPartition) {
+        let bytes = partition.records_bytes();
+        self.urgent |= partition.error_code != 0;
+        self.found |= bytes > 0;
+        self.left = self.left.saturating_sub(bytes);
+        if let Some(slot) = self.answers.get_mut(at.0).and_then(|topic| topic.get_mut(at.1)) {
+            *slot = Some(partition);
+        }
+    }
+
+    /// The limit of the next partition: `None` if the limit over all is spent. The first partition that has data gives
+    /// at least one batch, whatever the limits are.
+    fn limit(&self, wanted: &Wanted) -> Option<usize> {
+        if self.left == 0 && self.found { None } else { Some(wanted.bytes_max.min(self.left)) }
+    }
+}
+
 /// Reads all partitions once; says whether the answer must not wait (an error is in it).
-async fn read_all(broker: &Broker, topics: &[WantedTopic], bytes_max: usize) -> (FetchAnswer, bool) {
+///
+/// The hot tail is read first. What lies in the object store is read beside it and is in the answer if it is there in
+/// time: at once if hot records were found, else within the client's wait. What comes later is in the cache for the next
+/// fetch (field report A14), so a replay never holds up the tail (I13).
+async fn read_all(broker: &Broker, topics: &[WantedTopic], bytes_max: usize, deadline: Instant) -> (FetchAnswer, bool) {
+    let answers = topics.iter().map(|topic| vec![None; topic.partitions.len()]).collect();
+    let mut pass = Pass { answers, left: bytes_max, found: false, urgent: false };
+    let mut cold = Vec::new();
+    for (topic_at, topic) in topics.iter().enumerate() {
+        for (at, wanted) in topic.partitions.iter().enumerate() {
+            if is_cold(broker, wanted) {
+                cold.push(((topic_at, at), wanted));
+            } else {
+                let partition = read_one(broker, wanted, pass.limit(wanted), !pass.found).await;
+                pass.take((topic_at, at), partition);
+            }
+        }
+    }
+    if !cold.is_empty() && pass.limit(cold[0].1).is_some() {
+        let until = if pass.found { Instant::now() + COLD_GRACE } else { deadline.max(Instant::now() + COLD_GRACE) };
+        let first = !pass.found;
+        let mut reads = FuturesUnordered::new();
+        let mut waiting = cold.iter();
+        for (at, wanted) in waiting.by_ref().take(COLD_READS_MAX) {
+            reads.push(read_at(broker, *at, wanted, pass.limit(wanted), first));
+        }
+        while pass.limit(cold[0].1).is_some()
+            && let Ok(Some((at, partition))) = tokio::time::timeout_at(until, reads.next()).await
+        {
+            pass.take(at, partition);
+            if let Some((at, wanted)) = waiting.next() {
+                reads.push(read_at(broker, *at, wanted, pass.limit(wanted), first));
+            }
+        }
+    }
+    finish(broker, topics, pass).await
+}
+
+/// The answer: partitions that were not read say their bounds.
+async fn finish(broker: &Broker, topics: &[WantedTopic], pass: Pass) -> (FetchAnswer, bool) {
     let mut answer = FetchAnswer::default();
-    let mut left = bytes_max;
-    let mut empty = true;
-    let mut urgent = false;
-    for topic in topics {
+    for (topic, read) in topics.iter().zip(pass.answers) {
         let mut fetched = FetchedTopic { topic: topic.name.clone(), topic_id: topic.id, partitions: Vec::new() };
-        for wanted in &topic.partitions {
-            // The limit over all is spent: the other partitions answer with their bounds only. The first partition
-            // that has data gives at least one batch, whatever the limits are.
-            let limit = if left == 0 && !empty { None } else { Some(wanted.bytes_max.min(left)) };
-            let partition = read_one(broker, wanted, limit, empty).await;
-            urgent |= partition.error_code != 0;
-            let bytes = partition.records_bytes();
-            empty &= bytes == 0;
-            left = left.saturating_sub(bytes);
+        for (wanted, partition) in topic.partitions.iter().zip(read) {
+            let partition = match partition {
+                Some(partition) => partition,
+                None => read_one(broker, wanted, None, false).await,
+            };
             fetched.partitions.push(partition);
         }
         answer.topics.push(fetched);
     }
-    (answer, urgent)
+    (answer, pass.urgent)
+}
+
+fn is_cold(broker: &Broker, wanted: &Wanted) -> bool {
+    let Some(partition) = wanted.partition else { return false };
+    broker.router.leader_of(partition).is_ok_and(|group| group.is_cold(partition, wanted.offset))
+}
+
+async fn read_at(
+    broker: &Broker,
+    at: (usize, usize),
+    wanted: &Wanted,
+    limit: Option<usize>,
+    first: bool,
+) -> ((usize, usize), FetchedPartition) {
+    (at, read_one(broker, wanted, limit, first).await)
 }
 
 async fn read_one(broker: &Broker, wanted: &Wanted, limit: Option<usize>, first: bool) -> FetchedPartition {

@@ -7,6 +7,7 @@
 //! log's order; [`Accepted::answer`] waits for the commit, while later requests are accepted already.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::context::Broker;
@@ -61,7 +62,7 @@ pub(super) async fn accept(broker: &Broker, request: ProduceRequest, version: i1
     let mut groups: BTreeMap<PlacementGroupId, GroupAppend> = BTreeMap::new();
     let mut topics = Vec::with_capacity(request.topic_data.len());
     let mut appended = (0u64, 0u64);
-    let refused = refuse_whole(&request);
+    let refused = refuse_whole(broker, &request);
     for data in request.topic_data {
         let known = find_topic(broker, &data.name, data.topic_id, version);
         let mut partitions = Vec::with_capacity(data.partition_data.len());
@@ -99,7 +100,11 @@ pub(super) async fn accept(broker: &Broker, request: ProduceRequest, version: i1
 }
 
 /// Errors that concern every partition of the request.
-fn refuse_whole(request: &ProduceRequest) -> Option<(ErrorCode, String)> {
+fn refuse_whole(broker: &Broker, request: &ProduceRequest) -> Option<(ErrorCode, String)> {
+    if broker.refusing.load(Ordering::Relaxed) {
+        // Retriable: the producer keeps its records and tries again.
+        return Some((ErrorCode::KafkaStorageError, "the broker's disk reserve is used up (log.reserve-bytes)".to_owned()));
+    }
     if !matches!(request.acks, -1..=1) {
         return Some((ErrorCode::InvalidRequiredAcks, format!("acks = {} is not -1, 0 or 1", request.acks)));
     }

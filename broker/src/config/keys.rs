@@ -56,6 +56,7 @@ pub const KEYS: &[Key] = &[
     key("store.region", Kind::Text, "", "Region. Empty: AWS_REGION, or us-east-1."),
     key("log.file-bytes", Kind::Number, "67108864", "Size of one log file, bytes (1 MiB to 1 GiB)."),
     key("log.cache-bytes", Kind::Number, "134217728", "Memory for the newest log entries over all groups, bytes."),
+    key("log.reserve-bytes", Kind::Number, "536870912", "New records are refused while the disk has less room than this; 0: never."),
     key("tier.cut-bytes", Kind::Number, "67108864", "A group moves data to the store after this many new bytes."),
     key("tier.cut-interval-ms", Kind::Number, "600000", "It moves what there is at the latest after this time."),
     key("tier.local-bytes", Kind::Number, "1073741824", "Bytes per group that stay local for hot reads after they are in the store."),

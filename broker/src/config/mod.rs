@@ -120,6 +120,8 @@ pub struct Log {
     pub file_bytes: u64,
     /// Memory for the newest entries, bytes, over all groups.
     pub cache_bytes: usize,
+    /// New records are refused while the disk has less than this, bytes.
+    pub reserve_bytes: u64,
 }
 
 /// Moving data to the object store.

@@ -140,6 +140,15 @@ impl DataGroup {
         })
     }
 
+    /// Whether a read from `from` on would go to the object store.
+    #[must_use]
+    pub fn is_cold(&self, partition: PartitionId, from: Offset) -> bool {
+        self.group().read(|machine| {
+            let Some(state) = machine.partitions().get(partition) else { return false };
+            from >= state.log_start && from < state.next_offset && !state.hot.contains(from)
+        })
+    }
+
     /// Reads from `from` on: about `bytes_max` bytes of whole batches, but at least the first one. The first batch may
     /// begin before `from`. Only committed and applied records are ever returned.
     ///

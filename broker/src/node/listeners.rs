@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::World;
@@ -40,6 +41,7 @@ pub(super) struct Served<'a> {
     pub(super) identity: Identity,
     pub(super) store: &'a NodeStore,
     pub(super) groups: &'a NodeGroups,
+    pub(super) refusing: Arc<AtomicBool>,
     pub(super) tasks: &'a Tasks,
 }
 
@@ -60,7 +62,7 @@ fn split(address: &str, key: &'static str) -> Result<Option<(String, u16)>, Star
 
 /// Opens both listeners.
 pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, SocketAddr, Listeners), StartError> {
-    let Served { config, world, identity, store, groups, tasks } = served;
+    let Served { config, world, identity, store, groups, refusing, tasks } = served;
     let metrics = Arc::new(Metrics::new());
     let admin_address = resolve(&config.admin.listen, "admin.listen")?;
     let admin_listener = world.network.listen(admin_address).await.map_err(|error| StartError::Listen {
@@ -73,6 +75,7 @@ pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, SocketAddr,
         coordinators: Arc::clone(&groups.coordinators),
         metrics: Arc::clone(&metrics),
         clock: Arc::clone(&world.clock),
+        refusing,
         config: Arc::new(ApiConfig {
             cluster: identity.cluster,
             zone: config.node.zone.clone(),

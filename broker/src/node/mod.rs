@@ -3,6 +3,7 @@
 //! Owns: the order of start and stop, and the errors of starting, each with what to do.
 //! Not here: what the services do. This is the only module that knows all of them.
 
+mod disk_guard;
 mod error;
 mod groups;
 mod identity;
@@ -81,6 +82,9 @@ impl Node {
         let tasks = Tasks::new();
         let (fatal_sender, fatal) = watch::channel(None);
         let store = store::open(&config, &world, identity, &tasks)?;
+        let reserve = config.log.reserve_bytes;
+        let (disk, health) = (Arc::clone(&world.disk), store.health.clone());
+        let refusing = disk_guard::start(disk, dir.clone(), reserve, health, &tasks);
         let groups = match groups::start(&config, &world, identity, &store, &fatal_sender, &tasks).await {
             Ok(groups) => groups,
             Err(error) => {
@@ -94,6 +98,7 @@ impl Node {
             identity,
             store: &store,
             groups: &groups,
+            refusing,
             tasks: &tasks,
         };
         match listeners::serve(served).await {

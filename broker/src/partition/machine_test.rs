@@ -82,8 +82,8 @@ fn segment(from: Offset, until: Offset) -> SegmentEntry {
     SegmentEntry {
         object: ObjectId { group: PlacementGroupId::new(1), term: Term::new(1), id: Uuid::from_u128(9) },
         position: BytePosition::new(0),
-        length: 10,
-        index_position: BytePosition::new(10),
+        length: 100,
+        index_position: BytePosition::new(100),
         index_length: 5,
         base_offset: from,
         last_offset: until.plus(-1),

@@ -24,3 +24,7 @@ pub use state::{AppendError, AppendOutcome, Appended, PartitionState};
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod machine_test;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod golden_test;

@@ -48,7 +48,7 @@ async fn every_cut_ends_the_connection() {
             }
         }
     }
-    assert_eq!(rig.service.started(), []);
+    assert!(rig.service.started().is_empty());
     assert!(rig.metrics.closed_for("malformed") > 100);
     rig.closed("cut", cuts).await;
     rig.is_well().await;
