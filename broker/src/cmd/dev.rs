@@ -57,6 +57,7 @@ fn greet(node: &Node, config: &Config) {
 
 Try, in another terminal:
 
+  tidelog topic create greetings{bootstrap}
   echo 'hello' | tidelog produce greetings{bootstrap}
   tidelog consume greetings --from earliest --until-end{bootstrap}
   tidelog tier status{admin}
