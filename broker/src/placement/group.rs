@@ -24,7 +24,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::Tasks;
-use tidelog_model::{LogId, LogIndex, PlacementGroupId, Term};
+use tidelog_model::{LogId, LogIndex, PlacementGroupId, RaftNodeId, Term};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -195,6 +195,15 @@ impl<M: StateMachine> Group<M> {
     /// The group stopped.
     pub async fn purge(&self, upto: LogIndex) -> Result<(), PlacementError> {
         let asked = self.core.raft.trigger().purge_log(upto.get()).await;
+        asked.map_err(|error| self.core.fatal(error.to_string()))
+    }
+
+    /// Asks `next` to take over leadership; it does once it has every entry on disk. Not leading, this does nothing.
+    ///
+    /// # Errors
+    /// The group stopped.
+    pub async fn transfer_leadership(&self, next: RaftNodeId) -> Result<(), PlacementError> {
+        let asked = self.core.raft.trigger().transfer_leader(next.get()).await;
         asked.map_err(|error| self.core.fatal(error.to_string()))
     }
 

@@ -161,10 +161,6 @@ impl Watcher {
 
     /// The core is gone.
     fn end(&self) {
-        self.leadership.send_modify(|known| {
-            known.is_leader = false;
-            known.leader = None;
-        });
         if self.shared.stopping.load(Ordering::SeqCst) {
             return;
         }
@@ -174,5 +170,15 @@ impl Watcher {
         };
         tracing::error!("placement group stopped: {why}");
         self.fatal.send_replace(Some(why));
+    }
+}
+
+/// However the observing ends, this replica no longer leads.
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.leadership.send_modify(|known| {
+            known.is_leader = false;
+            known.leader = None;
+        });
     }
 }

@@ -1,6 +1,9 @@
 //! Tests of whole groups over real group logs: on a memory disk that crashes, on real files for the numbers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod crash;
+mod group;
+mod peers;
 mod suite;
 
 use super::*;
