@@ -159,8 +159,17 @@ impl Watcher {
         )
     }
 
+    fn no_leader(&self) {
+        self.leadership.send_modify(|known| {
+            known.is_leader = false;
+            known.leader = None;
+        });
+    }
+
     /// The core is gone.
     fn end(&self) {
+        // Before the reason is told: who hears it finds that nobody leads here.
+        self.no_leader();
         if self.shared.stopping.load(Ordering::SeqCst) {
             return;
         }
@@ -176,9 +185,6 @@ impl Watcher {
 /// However the observing ends, this replica no longer leads.
 impl Drop for Watcher {
     fn drop(&mut self) {
-        self.leadership.send_modify(|known| {
-            known.is_leader = false;
-            known.leader = None;
-        });
+        self.no_leader();
     }
 }

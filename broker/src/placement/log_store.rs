@@ -9,7 +9,7 @@ use super::raft_types::{
     RaftEntry, RaftLeaderId, RaftLogId, RaftVote, Types, entry_from_raft, entry_to_raft, from_raft,
     to_raft, vote_from_raft, vote_to_raft,
 };
-use crate::log::{GroupLog, LogEntry};
+use crate::log::{GroupLog, LogEntry, LogError};
 use futures::{Stream, StreamExt, stream};
 use openraft::errors::LeaderChanged;
 use openraft::storage::{IOFlushed, RaftLogStorage};
@@ -68,6 +68,19 @@ impl LogStore {
         Ok(entries)
     }
 
+    /// `range` without what is gone from its front: purged meanwhile, or never there because the log begins later.
+    async fn without_gone(&self, range: Range<u64>) -> io::Result<Range<u64>> {
+        if range.is_empty() {
+            return Ok(range);
+        }
+        let first = LogIndex::new(range.start);
+        match self.log.entries(first..first.next(), 0).await {
+            Ok(_) => Ok(range),
+            Err(LogError::Purged { first, .. }) => Ok(first.get().min(range.end)..range.end),
+            Err(error) => Err(error.to_io()),
+        }
+    }
+
     fn stream(
         &self,
         range: Range<u64>,
@@ -105,7 +118,7 @@ impl Cursor {
         let Some(entry) = self.ready.pop_front() else {
             return Ok(None);
         };
-        if self.range.start != entry.id.index.get() && self.range.start != 0 {
+        if self.range.start != entry.id.index.get() {
             return Err(io::Error::other(format!(
                 "entry {} came where {} was due",
                 entry.id, self.range.start
@@ -122,7 +135,8 @@ impl RaftLogReader<Types> for LogStore {
         range: R,
     ) -> Result<Vec<RaftEntry>, io::Error> {
         let mut entries = Vec::new();
-        let mut left = std::pin::pin!(self.stream(self.held(&range)));
+        let range = self.without_gone(self.held(&range)).await?;
+        let mut left = std::pin::pin!(self.stream(range));
         while let Some(entry) = left.next().await {
             entries.push(entry?);
         }
