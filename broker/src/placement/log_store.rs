@@ -73,9 +73,13 @@ impl LogStore {
         if range.is_empty() {
             return Ok(range);
         }
-        let first = LogIndex::new(range.start);
-        match self.log.entries(first..first.next(), 0).await {
-            Ok(_) => Ok(range),
+        let indexes = LogIndex::new(range.start)..LogIndex::new(range.end);
+        // No bytes to spare: the first entry that there is, and no more.
+        match self.log.entries(indexes, 0).await {
+            Ok(found) => {
+                let begins = found.first().map_or(range.end, |entry| entry.id.index.get());
+                Ok(begins..range.end)
+            }
             Err(LogError::Purged { first, .. }) => Ok(first.get().min(range.end)..range.end),
             Err(error) => Err(error.to_io()),
         }
