@@ -17,8 +17,8 @@ use super::peers::PeerNetwork;
 use super::propose::Proposer;
 use super::raft_types::{Types, to_raft};
 use crate::log::GroupLog;
-use openraft::{Raft, ReadPolicy};
 use openraft::errors::{InitializeError, RaftError};
+use openraft::{Raft, ReadPolicy};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -319,7 +319,9 @@ impl Core {
         match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
             Ok(_) => Ok(()),
             Err(RaftError::Fatal(error)) => Err(ProposeError::Fatal(error.to_string())),
-            Err(RaftError::APIError(_)) => Err(ProposeError::NotLeader { leader: self.observer.now().leader }),
+            Err(RaftError::APIError(_)) => Err(ProposeError::NotLeader {
+                leader: self.observer.now().leader,
+            }),
         }
     }
 

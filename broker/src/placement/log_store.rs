@@ -77,7 +77,9 @@ impl LogStore {
         // No bytes to spare: the first entry that there is, and no more.
         match self.log.entries(indexes, 0).await {
             Ok(found) => {
-                let begins = found.first().map_or(range.end, |entry| entry.id.index.get());
+                let begins = found
+                    .first()
+                    .map_or(range.end, |entry| entry.id.index.get());
                 Ok(begins..range.end)
             }
             Err(LogError::Purged { first, .. }) => Ok(first.get().min(range.end)..range.end),

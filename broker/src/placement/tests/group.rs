@@ -15,6 +15,10 @@ async fn a_proposal_comes_back_with_its_outcome() {
     assert_eq!(group.leadership().borrow().leader, Some(NodeId::new(1)));
     let (id, outcome) = group.propose(add(42, 100)).await.expect("applied");
     assert_eq!(outcome, (0, 42));
+    group
+        .read_barrier()
+        .await
+        .expect("the only voter is its own quorum");
     assert_eq!(id.term, group.term());
     assert_eq!(
         group.read(|machine| (machine.last, machine.values.clone())),

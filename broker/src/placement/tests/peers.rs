@@ -210,6 +210,10 @@ async fn three_replicas_agree() {
     cluster.agree(&(0..300).collect::<Vec<_>>()).await;
     for (follower, group) in cluster.groups.iter().filter(|(other, _)| **other != id) {
         assert!(!group.is_leader() && !group.can_serve_reads());
+        assert!(matches!(
+            group.read_barrier().await,
+            Err(ProposeError::NotLeader { .. })
+        ));
         let broker = Some(NodeId::new(i32::try_from(id.get()).unwrap()));
         assert_eq!(
             group.leadership().borrow().leader,
@@ -313,6 +317,7 @@ async fn leadership_is_handed_over() {
     let cluster = Cluster::start().await;
     let (id, leader) = cluster.leader().await;
     leader.propose(add(0, 0)).await.expect("applied");
+    leader.read_barrier().await.expect("a quorum answers");
     cluster.agree(&[0]).await;
     let next = cluster
         .groups
