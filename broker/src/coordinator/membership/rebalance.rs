@@ -183,22 +183,17 @@ impl Membership {
         token: SaveToken,
         result: Result<(), ConsumerGroupError>,
     ) -> Vec<Effect> {
+        let awaited = self.phase
+            == (Phase::Completing {
+                saving: Some(token),
+            });
         match self.saving.remove(&token) {
-            None => {}
-            Some(Saving::Generation) => {
-                if self.phase
-                    == (Phase::Completing {
-                        saving: Some(token),
-                    })
-                {
-                    self.generation_saved(now, result);
-                }
+            Some(Saving::Generation) if awaited => self.generation_saved(now, result),
+            Some(Saving::Empty) if result.is_err() && self.phase == Phase::Empty => {
+                self.save_again = Some(now.after(self.config.save_retry_ms.max(1)));
             }
-            Some(Saving::Empty) => {
-                if result.is_err() && self.phase == Phase::Empty {
-                    self.save_again = Some(now.after(self.config.save_retry_ms.max(1)));
-                }
-            }
+            // The group has gone on meanwhile.
+            None | Some(Saving::Generation | Saving::Empty) => {}
             Some(Saving::Static {
                 ticket,
                 member,

@@ -197,10 +197,14 @@ impl Shared {
             // A receiver that is gone belongs to a client that is gone; its session decides what follows.
             match effect {
                 Effect::AnswerJoin(ticket, reply) => {
-                    let _ = table.joins.remove(&ticket).map(|sender| sender.send(reply));
+                    if let Some(sender) = table.joins.remove(&ticket) {
+                        let _ = sender.send(reply);
+                    }
                 }
                 Effect::AnswerSync(ticket, reply) => {
-                    let _ = table.syncs.remove(&ticket).map(|sender| sender.send(reply));
+                    if let Some(sender) = table.syncs.remove(&ticket) {
+                        let _ = sender.send(reply);
+                    }
                 }
                 Effect::Save(token, command) => {
                     let shared = Arc::clone(self);
