@@ -189,6 +189,8 @@ impl Membership {
             });
         match self.saving.remove(&token) {
             Some(Saving::Generation) if awaited => self.generation_saved(now, result),
+            // Refused as old: this generation, or a later one, is in the log already.
+            Some(Saving::Empty) if result == Err(ConsumerGroupError::IllegalGeneration) => {}
             Some(Saving::Empty) if result.is_err() && self.phase == Phase::Empty => {
                 self.save_again = Some(now.after(self.config.save_retry_ms.max(1)));
             }

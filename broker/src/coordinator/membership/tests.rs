@@ -615,6 +615,25 @@ fn the_last_member_leaves() {
     );
 }
 
+/// Proves that an empty generation that is in the log already is not saved for ever: a later one overtook it.
+#[test]
+fn an_empty_generation_is_saved_once() {
+    let mut rig = Rig::new();
+    let ids = rig.stable(1);
+    rig.saves_at_once = false;
+    assert_eq!(rig.leave(&ids[0], None), Ok(()));
+    let again = rig.join(request());
+    rig.pass(DELAY);
+    let again = rig.joined(again).member;
+    assert_eq!(rig.leave(&again, None), Ok(()));
+    rig.save_next(Some(ConsumerGroupError::Unavailable));
+    rig.pass(1_000);
+    assert_eq!(rig.saves.len(), 2);
+    rig.save_next(None);
+    rig.save_next(None);
+    assert!(rig.group.is_idle());
+}
+
 /// Proves that what waits for a member that leaves is answered, and that static members leave by their instance.
 #[test]
 fn leaving_answers_what_waits() {

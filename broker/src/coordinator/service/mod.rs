@@ -216,16 +216,11 @@ impl Shared {
             return;
         }
         let result = match (&command, result) {
-            // A later generation of the same group overtook the empty one.
+            // The log holds a generation this coordinator does not know of: begin anew from what is stored.
             (
                 CoordinatorCommand::StoreGeneration { members, .. },
                 Err(ConsumerGroupError::IllegalGeneration),
-            ) if members.is_empty() => Ok(()),
-            // The log holds a generation this coordinator does not know of: begin anew from what is stored.
-            (
-                CoordinatorCommand::StoreGeneration { .. },
-                Err(ConsumerGroupError::IllegalGeneration),
-            ) => {
+            ) if !members.is_empty() => {
                 self.reload(&mut table, &group);
                 return;
             }
@@ -241,6 +236,11 @@ impl Shared {
         self.with_group(&mut table, &group, |membership| {
             ((), membership.saved(now, token, result))
         });
+        // The group ended here, yet the log holds members of another coordinator: they need their sessions watched.
+        let foreign = self.stored(&group, |stored| !stored.members.is_empty());
+        if table.get(&group).is_none() && foreign == Some(true) {
+            self.reload(&mut table, &group);
+        }
     }
 
     async fn run_timers(self: Arc<Self>) {
