@@ -75,6 +75,13 @@ pub const PRODUCE_PARTITIONS_MAX: usize = 20_000;
 /// for ever.
 pub const REQUEST_MEMORY_BYTES_DEFAULT: usize = 160 * MIB;
 
+/// Memory for small requests, beside that budget: heartbeats, fetches and commits go on while large frames that arrive
+/// slowly hold all of it. Half of the connections may have a small request in work at once.
+pub const REQUEST_MEMORY_SMALL_BYTES: usize = 32 * MIB;
+
+/// Largest reservation that is small: a request of 512 bytes with what decoding may take, or a Produce of that size.
+pub const REQUEST_SMALL_BYTES_MAX: usize = 16 * KIB;
+
 /// Open client connections. One idle connection takes about 12 KiB: 4096 take 48 MiB.
 pub const CONNECTIONS_MAX_DEFAULT: usize = 4096;
 
@@ -100,6 +107,10 @@ pub const TOPIC_NAME_BYTES_MAX: usize = 249;
 
 // ---- relations ---------------------------------------------------------------------------------------------------
 
+const _: () = assert!(
+    CONNECTIONS_MAX_DEFAULT / 2 * REQUEST_SMALL_BYTES_MAX <= REQUEST_MEMORY_SMALL_BYTES,
+    "half of the connections may have a small request in work"
+);
 const _: () = assert!(
     BATCH_BYTES_MAX_DEFAULT <= BATCH_BYTES_MAX,
     "the default is inside the bound"

@@ -65,8 +65,6 @@ pub(super) fn find_coordinator(
         }
     };
     let mut answer = FindCoordinatorResponse::default();
-    answer.node_id = -1;
-    answer.port = -1;
     if version >= 4 {
         for key in &request.coordinator_keys {
             let mut found = find_coordinator_response::Coordinator::default();
@@ -88,6 +86,9 @@ pub(super) fn find_coordinator(
         }
         return answer;
     }
+    // From version 4 on these fields are not on the wire, and must be left alone.
+    answer.node_id = -1;
+    answer.port = -1;
     match find(&request.key) {
         Ok(()) => {
             answer.node_id = broker.router.node().get();

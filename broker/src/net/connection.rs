@@ -23,21 +23,67 @@ pub(super) struct Shared {
     pub(super) config: NetConfig,
     pub(super) service: Arc<dyn Service>,
     pub(super) metrics: NetMetrics,
-    pub(super) memory: Arc<Semaphore>,
-    pub(super) memory_bytes: u32,
+    pub(super) memory: Memory,
     pub(super) stop: CancellationToken,
 }
 
-impl Shared {
-    /// Waits for memory of the budget; more than all of it counts as all of it. `None` once the listener has ended.
+/// The budget of frames in work, over all connections; and one beside it for small requests, which must not wait
+/// behind large frames that arrive slowly.
+pub(super) struct Memory {
+    large: Arc<Semaphore>,
+    large_bytes: u32,
+    small: Arc<Semaphore>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Memory {
+    pub(super) fn new(bytes: usize) -> Self {
+        let large_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        Self {
+            large: Arc::new(Semaphore::new(
+                usize::try_from(large_bytes).unwrap_or(usize::MAX),
+            )),
+            large_bytes,
+            small: Arc::new(Semaphore::new(limits::REQUEST_MEMORY_SMALL_BYTES)),
+            waiting: Arc::default(),
+        }
+    }
+
+    /// Waits for memory; more than all of it counts as all of it. `None` never happens while the listener lives.
     pub(super) async fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let permits = u32::try_from(bytes)
             .unwrap_or(u32::MAX)
-            .min(self.memory_bytes);
-        Arc::clone(&self.memory)
+            .min(self.large_bytes);
+        let is_small = bytes <= limits::REQUEST_SMALL_BYTES_MAX && permits < self.large_bytes;
+        if is_small {
+            return Arc::clone(&self.small)
+                .acquire_many_owned(permits)
+                .await
+                .ok();
+        }
+        if let Ok(memory) = Arc::clone(&self.large).try_acquire_many_owned(permits) {
+            return Some(memory);
+        }
+        let _waiting = InWork::new(&self.waiting);
+        Arc::clone(&self.large)
             .acquire_many_owned(permits)
             .await
             .ok()
+    }
+
+    /// Whether somebody waits for memory that others hold.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Bytes reserved now.
+    pub(super) fn used(&self) -> usize {
+        let total = usize::try_from(self.large_bytes).unwrap_or(usize::MAX);
+        let small =
+            limits::REQUEST_MEMORY_SMALL_BYTES.saturating_sub(self.small.available_permits());
+        total
+            .saturating_sub(self.large.available_permits())
+            .saturating_add(small)
     }
 }
 

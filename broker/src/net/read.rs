@@ -12,12 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, BufReader};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 /// Small frames are taken from the socket together; large ones go past this buffer.
 const READ_BUFFER_BYTES: usize = 8 << 10;
 
 /// Slowest pace at which a frame may arrive: below it, memory is held for too long.
 const FRAME_BYTES_PER_SECOND_MIN: usize = 16 << 10;
+
+/// How long a frame may rest while other connections wait for the memory it holds.
+const REST_WHEN_WANTED: Duration = Duration::from_secs(3);
 
 /// Why no frame came.
 #[derive(Debug)]
@@ -65,6 +69,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             FrameHead::parse(&head, &self.shared.config.frames).map_err(ReadError::Wire)?;
         let memory = self
             .shared
+            .memory
             .reserve(accepted.memory_bytes())
             .await
             .ok_or(ReadError::Closed)?;
@@ -109,8 +114,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         let read = async {
             while frame.len() < bytes {
                 let left = bytes - frame.len();
-                let mut rest = (&mut frame).limit(left);
-                progress(self.shared.config.stall, self.stream.read_buf(&mut rest)).await?;
+                self.more(&mut (&mut frame).limit(left)).await?;
             }
             Ok(())
         };
@@ -118,6 +122,20 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             .await
             .map_err(|_| ReadError::Stalled)??;
         Ok(frame.freeze())
+    }
+
+    /// Some more bytes of a frame. One that rests keeps its memory only while nobody wants it.
+    async fn more(&mut self, frame: &mut (impl BufMut + Send)) -> Result<usize, ReadError> {
+        let stall = self.shared.config.stall;
+        let since = Instant::now();
+        loop {
+            let rest = stall.saturating_sub(since.elapsed()).min(REST_WHEN_WANTED);
+            match progress(rest, self.stream.read_buf(frame)).await {
+                Err(ReadError::Stalled)
+                    if since.elapsed() < stall && !self.shared.memory.is_wanted() => {}
+                result => return result,
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! Not here: one connection (`connection`).
 //! Spec: docs/protocols/kafka-wire.md
 
-use super::connection::{self, Shared};
+use super::connection::{self, Memory, Shared};
 use super::metrics::NetMetrics;
 use crate::wire::{Connection, FrameLimits, Service};
 use std::io;
@@ -107,15 +107,11 @@ impl NetServer {
         };
         let listener = network.listen(config.listen).await.map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;
-        let memory = u32::try_from(config.request_memory_bytes).unwrap_or(u32::MAX);
         let places = Arc::new(Semaphore::new(config.connections_max));
         let shared = Arc::new(Shared {
             service,
             metrics,
-            memory: Arc::new(Semaphore::new(
-                usize::try_from(memory).unwrap_or(usize::MAX),
-            )),
-            memory_bytes: memory,
+            memory: Memory::new(config.request_memory_bytes),
             stop: CancellationToken::new(),
             config,
         });
@@ -157,8 +153,7 @@ impl NetServer {
     /// Bytes of frames that are in work now, as the budget counts them.
     #[must_use]
     pub fn request_memory_used(&self) -> usize {
-        let total = usize::try_from(self.shared.memory_bytes).unwrap_or(usize::MAX);
-        total.saturating_sub(self.shared.memory.available_permits())
+        self.shared.memory.used()
     }
 
     /// Ends the listener: no connection and no request is taken any more, requests in work get their answers if they

@@ -110,6 +110,7 @@ pub async fn probe_store(config: &Config, world: &World) -> Result<ProbeReport, 
 fn watch_store(tier: &TierStore, url: &str, world: &World, health: &Health, tasks: &Tasks) {
     let (tier, url, health, clock) = (tier.clone(), url.to_owned(), health.clone(), Arc::clone(&world.clock));
     tasks.spawn("store-probe", async move {
+        let mut said = false;
         loop {
             let report = probe(&tier, clock.as_ref()).await;
             if report.fit_for_one_broker() {
@@ -120,7 +121,10 @@ fn watch_store(tier: &TierStore, url: &str, world: &World, health: &Health, task
                 return;
             }
             health.not_ready("store", report.to_string());
-            tracing::warn!("object store {url} does not work; `tidelog doctor --store {url}` tells more:\n{report}");
+            // Once: /readyz goes on saying it.
+            if !std::mem::replace(&mut said, true) {
+                tracing::warn!("object store {url} does not work, and is tried again; `tidelog doctor --store {url}` tells more:\n{report}");
+            }
             tokio::time::sleep(PROBE_PAUSE).await;
         }
     });

@@ -197,18 +197,21 @@ def read_many_kafka_python(broker, topics, first=None):
         all_ = [kafka.TopicPartition(topic, p) for topic, n in topics.items() for p in range(n)]
         consumer.assign(all_)
         ends = consumer.end_offsets(all_)
+        start = {tp: (first or {}).get(tp.partition, 0) for tp in all_}
         for tp in all_:
-            if first and tp.partition in first:
-                consumer.seek(tp, first[tp.partition])
+            if start[tp] > 0:
+                consumer.seek(tp, start[tp])
             else:
                 consumer.seek_to_beginning(tp)
         found = {topic: {p: [] for p in range(n)} for topic, n in topics.items()}
-        open_ = set(all_)
+        open_ = {tp for tp in all_ if start[tp] < ends[tp]}
         end = time.monotonic() + READ_TIMEOUT
-        while open_ := {tp for tp in open_ if consumer.position(tp) < ends[tp]}:
+        while open_:
             need(time.monotonic() < end, f"no end of {len(open_)} partitions after {READ_TIMEOUT} s; have {lengths(found)}")
-            for tp, messages in consumer.poll(timeout_ms=200).items():
+            for tp, messages in consumer.poll(timeout_ms=200, max_records=5000).items():
                 found[tp.topic][tp.partition].extend((m.offset, from_kafka_python(m)) for m in messages)
+                if messages and messages[-1].offset + 1 >= ends[tp]:
+                    open_.discard(tp)
         return found
     finally:
         consumer.close()
@@ -263,6 +266,7 @@ def parse_kcat(out):
 
 
 def as_kcat_shows(record):
-    """What `read_kcat` returns for this record: headers as `name=value,…`, null as NULL."""
-    text = b",".join(name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in record.headers)
+    """What `read_kcat` returns for this record: headers as `name=value,…`, null as NULL, cut at a zero byte."""
+    shown = (b"NULL" if value is None else value.split(b"\0")[0] for _, value in record.headers)
+    text = b",".join(name.encode() + b"=" + value for (name, _), value in zip(record.headers, shown, strict=True))
     return Record(record.timestamp, record.key, record.value, (("text", text),))

@@ -98,6 +98,7 @@ class Broker:
         self.admin = f"127.0.0.1:{free_port()}"
         self.s3 = s3
         self.flags = list(flags)
+        self.more_environment = {}
         self.process = None
 
     @property
@@ -106,7 +107,7 @@ class Broker:
 
     def environment(self):
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "TIDELOG_"))}
-        return kept | (self.s3.environment if self.s3 else {})
+        return kept | (self.s3.environment if self.s3 else {}) | self.more_environment
 
     def command(self):
         command = [program("TIDELOG_BIN"), "dev", "--data-dir", self.data, "--kafka", self.kafka, "--admin", self.admin]
