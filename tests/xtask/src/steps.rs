@@ -21,6 +21,7 @@ pub(crate) fn test() -> Vec<Step> {
     steps.extend(lint());
     steps.push(step("build", OnFailure::Stop, build));
     steps.push(step("rust tests", OnFailure::GoOn, rust_tests));
+    steps.push(step("client tests", OnFailure::GoOn, || first_light(&[])));
     steps
 }
 
