@@ -22,7 +22,7 @@ PARTITIONS = 3
 # An outage must not use up a producer's patience: it is the broker's fault that is tested.
 PATIENCE_MS = 300_000
 PAUSE = 0.01
-BURST = 20
+BURST = 8
 
 
 class Load(threading.Thread):

@@ -17,7 +17,7 @@ from ledger import Record
 from report import Difference, need
 from rig import run
 
-READ_TIMEOUT = 60
+READ_TIMEOUT = 120
 KINDS = ("confluent", "kafka-python", "kcat")
 
 
