@@ -20,7 +20,7 @@ import check_lines
 import check_starts
 import check_tier
 from ledger import Ledger
-from report import Report
+from report import Report, same
 from rig import S3, Broker, Place
 
 
@@ -52,6 +52,7 @@ def whole(report, place, world, s3=None):
     with report.check("every broker stops"):
         broker.stop()
     check_archive.read(report, ledger, tables, s3)
+    no_complaints(report, broker)
 
 
 def again(report, broker, ledger, why):
@@ -71,6 +72,12 @@ def crash(report, place, world, s3=None):
     with report.check("every broker stops"):
         broker.stop()
     check_archive.read(report, ledger, tables, s3)
+    no_complaints(report, broker)
+
+
+def no_complaints(report, broker):
+    with report.check("no error and no panic is in the broker's log"):
+        same("complaints", broker.complaints()[:3], [])
 
 
 def on_s3(suite):
@@ -89,6 +96,7 @@ def hostile(report, place, world):
     check_hostile.run(report, broker)
     with report.check("and it stops as it should"):
         broker.stop()
+    no_complaints(report, broker)
 
 
 def starts(report, place, world):

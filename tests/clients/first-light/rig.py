@@ -160,6 +160,11 @@ class Broker:
     def last_words(self):
         return self.log.read_bytes()[-2000:].decode(errors="replace").strip()
 
+    def complaints(self):
+        """Lines of the log that a broker in good order never writes."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return [line for line in lines if " ERROR " in line or "panicked" in line]
+
     def resident_bytes(self):
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
