@@ -62,9 +62,15 @@ async fn live(
     };
     if leads {
         known.check(&group.read(|machine| machine.values.clone()), seed);
+        produce(&group, known).await;
     }
+    group.stop().await;
+}
+
+/// Proposes in a pipeline, cuts, persists and purges in between, until something fails.
+async fn produce(group: &Group<Values>, known: &mut Known) {
     let mut next = known.proposed.len() as u64;
-    'life: while leads {
+    'life: loop {
         let batch: Vec<_> = (0..8)
             .map(|_| {
                 let value = next;
@@ -82,17 +88,16 @@ async fn live(
                 }
             }
         }
-        if next % 24 == 0 && group.propose(cut()).await.is_err() {
+        if next.is_multiple_of(24) && group.propose(cut()).await.is_err() {
             break;
         }
-        if next % 40 == 0
+        if next.is_multiple_of(40)
             && let Ok(last) = group.snapshot_and_persist().await
             && group.purge(last.index).await.is_err()
         {
             break;
         }
     }
-    group.stop().await;
 }
 
 impl Home {

@@ -2,7 +2,7 @@
 
 use super::*;
 use futures::future::join_all;
-use std::time::Instant;
+use tokio::time::Instant;
 
 /// Proves the whole way of a proposal: the outcome belongs to the command, the entry is in the log with its bytes,
 /// the machine holds it, and `applied` agrees with the machine under its lock.
@@ -391,7 +391,7 @@ async fn a_wrong_checkpoint_is_refused_at_the_start() {
         matches!(&error, PlacementError::Checkpoint { why, .. } if why.contains("says it is of")),
         "{error}"
     );
-    log.save_checkpoint(later.clone(), Bytes::from_static(b"nonsense"))
+    log.save_checkpoint(later, Bytes::from_static(b"nonsense"))
         .await
         .expect("saved");
     let refused = Group::start(
@@ -513,6 +513,7 @@ async fn a_machine_that_panics_stops_the_group() {
 }
 
 /// Prints how many small proposals per second one group takes on real files; nothing is asserted about the number.
+#[allow(clippy::print_stderr, reason = "the number is what this test is for")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_proposals() {
     let (_dir, home) = real_home();

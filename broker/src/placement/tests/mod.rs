@@ -96,7 +96,7 @@ impl StateMachine for Values {
     }
 
     fn restore(&mut self, last: LogId, image: &Bytes) -> Result<(), String> {
-        if image.len() % 8 != 0 {
+        if !image.len().is_multiple_of(8) {
             return Err("not whole values".to_owned());
         }
         self.values = image
