@@ -6,6 +6,7 @@ Not here: what is checked with them.
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -31,10 +32,16 @@ def program(variable):
 
 
 def free_port():
-    """A port nobody listens on. It is ours again at a restart, since no client binds it."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port nobody listens on, below those the system gives to outgoing connections: while a broker is
+    down, a client that tries again must not get its port, nor connect to itself."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 def wait_for(what, condition, timeout, pause=0.02):
