@@ -5,6 +5,7 @@
 //! `cargo run -p tidelog-env --example disk_modes -- DIR [ROUNDS 5]`
 
 #![allow(clippy::print_stdout, reason = "a program of the command line")]
+#![allow(clippy::disallowed_methods, reason = "it measures the real world")]
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::ReadWriteFlags;
