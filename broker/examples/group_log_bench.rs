@@ -28,7 +28,11 @@ struct Settings {
 
 fn settings() -> anyhow::Result<Settings> {
     let mut arguments = std::env::args().skip(1);
-    let dir = PathBuf::from(arguments.next().context("the first argument is an empty directory")?);
+    let dir = PathBuf::from(
+        arguments
+            .next()
+            .context("the first argument is an empty directory")?,
+    );
     let mut number = |default: usize| arguments.next().map_or(Ok(default), |text| text.parse());
     Ok(Settings {
         dir,
@@ -56,7 +60,10 @@ async fn main() -> anyhow::Result<()> {
         log_rates.push(rate);
         raw_rates.push(raw_round(raw.as_ref(), settings.round_bytes, batch_bytes)?);
     }
-    let (log_median, raw_median) = (print("group log", &mut log_rates), print("raw disk", &mut raw_rates));
+    let (log_median, raw_median) = (
+        print("group log", &mut log_rates),
+        print("raw disk", &mut raw_rates),
+    );
     println!(
         "ratio {:.2}, batch {} KiB, entries per sync {:.1}, prepared {}, recycled {}",
         log_median / raw_median,
@@ -71,7 +78,12 @@ async fn main() -> anyhow::Result<()> {
 
 async fn open(dir: &Path) -> anyhow::Result<GroupLog> {
     let cluster = ClusterId::new(uuid::Uuid::nil());
-    let mut config = GroupLogConfig::new(dir.join("log"), cluster, PlacementGroupId::new(1), RaftNodeId::new(1));
+    let mut config = GroupLogConfig::new(
+        dir.join("log"),
+        cluster,
+        PlacementGroupId::new(1),
+        RaftNodeId::new(1),
+    );
     config.spare_files = 3;
     let env = LogEnv {
         disk: RealDisk::shared(),
@@ -100,12 +112,20 @@ async fn log_round(log: &GroupLog, settings: &Settings, first: u64) -> anyhow::R
     let window = Arc::new(Semaphore::new(settings.window));
     let (failed, mut failures) = mpsc::unbounded_channel();
     let start = Instant::now();
-    let mut id = LogId { term: Term::new(1), index: LogIndex::new(first) };
+    let mut id = LogId {
+        term: Term::new(1),
+        index: LogIndex::new(first),
+    };
     for index in first..first + count {
         let permit = Arc::clone(&window).acquire_owned().await?;
         let failed = failed.clone();
         id.index = LogIndex::new(index);
-        let entry = LogEntry { id, kind: EntryKind::Command, dir: dir.clone(), body: body.clone() };
+        let entry = LogEntry {
+            id,
+            kind: EntryKind::Command,
+            dir: dir.clone(),
+            body: body.clone(),
+        };
         let done = move |result: std::io::Result<()>| {
             if let Err(error) = result {
                 drop(failed.send(error));
@@ -158,7 +178,10 @@ fn ratio(of: u64, to: u64) -> f64 {
 fn print(name: &str, rates: &mut [f64]) -> f64 {
     rates.sort_by(f64::total_cmp);
     let middle = rates.get(rates.len() / 2).copied().unwrap_or_default();
-    let (low, high) = (rates.first().copied().unwrap_or_default(), rates.last().copied().unwrap_or_default());
+    let (low, high) = (
+        rates.first().copied().unwrap_or_default(),
+        rates.last().copied().unwrap_or_default(),
+    );
     println!("{name}: median {middle:.0} MB/s (lowest {low:.0}, highest {high:.0})");
     middle
 }

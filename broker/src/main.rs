@@ -45,7 +45,10 @@ fn main() -> ExitCode {
         Command::Broker(_) => "info",
         _ => "warn",
     });
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return cmd::fail(&format!("cannot start the runtime: {error}")),
     };
@@ -58,7 +61,9 @@ fn main() -> ExitCode {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => cmd::fail(&error.to_string()),
             },
-            Command::Client(command) => cli::run(command, &root.global, &cli::World::system()).await,
+            Command::Client(command) => {
+                cli::run(command, &root.global, &cli::World::system()).await
+            }
         }
     })
 }

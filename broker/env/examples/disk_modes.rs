@@ -31,18 +31,51 @@ struct Way {
 fn ways() -> [Way; 5] {
     let (none, plain) = (OFlags::empty(), ReadWriteFlags::empty());
     [
-        Way { name: "growing, fdatasync", prewritten: false, flags: none, per_write: plain, sync: true },
-        Way { name: "pre-written, fdatasync", prewritten: true, flags: none, per_write: plain, sync: true },
-        Way { name: "pre-written, O_DSYNC", prewritten: true, flags: OFlags::DSYNC, per_write: plain, sync: false },
-        Way { name: "pre-written, RWF_DSYNC", prewritten: true, flags: none, per_write: ReadWriteFlags::DSYNC, sync: false },
-        Way { name: "pre-written, O_DIRECT|O_DSYNC", prewritten: true, flags: OFlags::DIRECT.union(OFlags::DSYNC), per_write: plain, sync: false },
+        Way {
+            name: "growing, fdatasync",
+            prewritten: false,
+            flags: none,
+            per_write: plain,
+            sync: true,
+        },
+        Way {
+            name: "pre-written, fdatasync",
+            prewritten: true,
+            flags: none,
+            per_write: plain,
+            sync: true,
+        },
+        Way {
+            name: "pre-written, O_DSYNC",
+            prewritten: true,
+            flags: OFlags::DSYNC,
+            per_write: plain,
+            sync: false,
+        },
+        Way {
+            name: "pre-written, RWF_DSYNC",
+            prewritten: true,
+            flags: none,
+            per_write: ReadWriteFlags::DSYNC,
+            sync: false,
+        },
+        Way {
+            name: "pre-written, O_DIRECT|O_DSYNC",
+            prewritten: true,
+            flags: OFlags::DIRECT.union(OFlags::DSYNC),
+            per_write: plain,
+            sync: false,
+        },
     ]
 }
 
 fn main() -> io::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let dir = PathBuf::from(arguments.next().ok_or(io::ErrorKind::InvalidInput)?);
-    let rounds = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(5);
+    let rounds = arguments
+        .next()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(5);
     let prewritten = dir.join("prewritten");
     fill(&prewritten)?;
     for size in SIZES {
@@ -55,8 +88,15 @@ fn main() -> io::Result<()> {
         for (way, rates) in ways().into_iter().zip(&mut rates) {
             rates.sort_by(f64::total_cmp);
             let middle = rates.get(rates.len() / 2).copied().unwrap_or_default();
-            let (low, high) = (rates.first().copied().unwrap_or_default(), rates.last().copied().unwrap_or_default());
-            println!("{:5} KiB  {:30} {middle:7.0} us per write ({low:.0} to {high:.0})", size >> 10, way.name);
+            let (low, high) = (
+                rates.first().copied().unwrap_or_default(),
+                rates.last().copied().unwrap_or_default(),
+            );
+            println!(
+                "{:5} KiB  {:30} {middle:7.0} us per write ({low:.0} to {high:.0})",
+                size >> 10,
+                way.name
+            );
         }
     }
     std::fs::remove_file(prewritten)
@@ -76,7 +116,9 @@ fn round(dir: &Path, prewritten: &Path, way: Way, size: usize) -> io::Result<f64
     // O_DIRECT wants aligned memory: take the aligned part of a larger buffer.
     let buffer = vec![0x5a; size + 4096];
     let start = buffer.as_ptr().align_offset(4096);
-    let bytes = buffer.get(start..start + size).ok_or(io::ErrorKind::InvalidData)?;
+    let bytes = buffer
+        .get(start..start + size)
+        .ok_or(io::ErrorKind::InvalidData)?;
     let operations = OPERATIONS.min(FILE_BYTES / size);
     let begin = Instant::now();
     for at in 0..operations {
@@ -90,7 +132,8 @@ fn round(dir: &Path, prewritten: &Path, way: Way, size: usize) -> io::Result<f64
             rustix::fs::fdatasync(&file)?;
         }
     }
-    let mean = begin.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(operations).map_err(io::Error::other)?);
+    let mean = begin.elapsed().as_secs_f64() * 1e6
+        / f64::from(u32::try_from(operations).map_err(io::Error::other)?);
     if !way.prewritten {
         std::fs::remove_file(&growing)?;
     }

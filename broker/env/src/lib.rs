@@ -6,7 +6,10 @@
 //!
 //! Elapsed time and timers are tokio's (`tokio::time`), which a simulation pauses and steps.
 
-#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may touch the real world"))]
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests may touch the real world")
+)]
 
 pub mod clock;
 pub mod disk;

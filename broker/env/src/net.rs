@@ -58,7 +58,9 @@ impl TcpNetwork {
 #[async_trait]
 impl Network for TcpNetwork {
     async fn listen(&self, address: SocketAddr) -> io::Result<Box<dyn Listener>> {
-        Ok(Box::new(TcpAcceptor(tokio::net::TcpListener::bind(address).await?)))
+        Ok(Box::new(TcpAcceptor(
+            tokio::net::TcpListener::bind(address).await?,
+        )))
     }
 
     async fn connect(&self, host: &str, port: u16) -> io::Result<BoxStream> {
@@ -76,7 +78,11 @@ impl Listener for TcpAcceptor {
         let (stream, peer) = self.0.accept().await?;
         stream.set_nodelay(true)?;
         let local = stream.local_addr()?;
-        Ok(Accepted { stream: Box::new(stream), peer, local })
+        Ok(Accepted {
+            stream: Box::new(stream),
+            peer,
+            local,
+        })
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {

@@ -26,7 +26,8 @@ impl dyn Random {
         let random = self.bytes16();
         let mut tail = [0u8; 10];
         tail.copy_from_slice(&random[..10]);
-        uuid::Builder::from_unix_timestamp_millis(u64::try_from(now_ms).unwrap_or(0), &tail).into_uuid()
+        uuid::Builder::from_unix_timestamp_millis(u64::try_from(now_ms).unwrap_or(0), &tail)
+            .into_uuid()
     }
 
     /// `base` spread uniformly over 50 % to 150 % of itself (R18).

@@ -144,7 +144,10 @@ impl ProducerId {
 impl Sequence {
     /// The sequence `count` records later, wrapping as Kafka does.
     #[must_use]
-    #[allow(clippy::cast_possible_truncation, reason = "the remainder is below 2^31")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the remainder is below 2^31"
+    )]
     pub const fn plus(self, count: i32) -> Self {
         Self(((self.0 as i64 + count as i64) % (i32::MAX as i64 + 1)) as i32)
     }

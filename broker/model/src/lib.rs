@@ -3,7 +3,10 @@
 //! Owns: values and pure functions over them, shared by every crate.
 //! Not here: clocks, disks, sockets, async (they are in `tidelog-env`).
 
-#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests may touch the real world"))]
+#![cfg_attr(
+    test,
+    allow(clippy::disallowed_methods, reason = "tests may touch the real world")
+)]
 
 pub mod batch;
 pub mod codec;

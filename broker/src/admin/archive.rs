@@ -58,7 +58,10 @@ fn shown(tables: Vec<TableStatus>) -> Json<Status> {
 }
 
 fn archiver(state: &AdminState) -> Result<&Archiver, Failure> {
-    state.archiver.as_ref().ok_or_else(Failure::archive_disabled)
+    state
+        .archiver
+        .as_ref()
+        .ok_or_else(Failure::archive_disabled)
 }
 
 pub(super) async fn status(
@@ -67,7 +70,9 @@ pub(super) async fn status(
 ) -> Result<Json<Status>, Failure> {
     topic_id(&state, filter.topic.as_deref())?;
     let tables = archiver(&state)?.status(filter.topic.as_deref()).await;
-    tables.map(shown).map_err(|error| Failure::archive_failed(error.to_string()))
+    tables
+        .map(shown)
+        .map_err(|error| Failure::archive_failed(error.to_string()))
 }
 
 /// Tiers what is committed, then archives what is tiered, within one deadline.
@@ -76,7 +81,9 @@ pub(super) async fn flush(
     Json(request): Json<FlushRequest>,
 ) -> Result<Json<Status>, Failure> {
     if request.trim_local {
-        return Err(Failure::bad_request("trim_local belongs to /api/v1/tier/flush"));
+        return Err(Failure::bad_request(
+            "trim_local belongs to /api/v1/tier/flush",
+        ));
     }
     let archiver = archiver(&state)?;
     let topic = topic_id(&state, request.topic.as_deref())?;
@@ -84,7 +91,9 @@ pub(super) async fn flush(
     flush_groups(&state, topic, false, request.timeout()).await?;
     let run = tokio::time::timeout_at(deadline, archiver.run_once(request.topic.as_deref())).await;
     match run {
-        Err(_) => Err(Failure::timeout("the archive is not up to date yet; it goes on in the background")),
+        Err(_) => Err(Failure::timeout(
+            "the archive is not up to date yet; it goes on in the background",
+        )),
         Ok(Err(error)) => Err(Failure::archive_failed(error.to_string())),
         Ok(Ok(report)) => match report.errors.first() {
             Some(error) => Err(Failure::archive_failed(error.to_string())),

@@ -21,11 +21,21 @@ struct Detail {
 
 impl Failure {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, error: Detail { code, message: message.into() } }
+        Self {
+            status,
+            error: Detail {
+                code,
+                message: message.into(),
+            },
+        }
     }
 
     pub(super) fn unknown_topic(name: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "unknown_topic", format!("there is no topic {name:?}"))
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "unknown_topic",
+            format!("there is no topic {name:?}"),
+        )
     }
 
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
@@ -33,7 +43,11 @@ impl Failure {
     }
 
     pub(super) fn not_leader() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_leader", "this broker does not lead all groups concerned; try again")
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not_leader",
+            "this broker does not lead all groups concerned; try again",
+        )
     }
 
     pub(super) fn timeout(message: impl Into<String>) -> Self {
@@ -41,7 +55,11 @@ impl Failure {
     }
 
     pub(super) fn archive_disabled() -> Self {
-        Self::new(StatusCode::CONFLICT, "archive_disabled", "this broker does not run the archive; set archive.enable = true")
+        Self::new(
+            StatusCode::CONFLICT,
+            "archive_disabled",
+            "this broker does not run the archive; set archive.enable = true",
+        )
     }
 
     pub(super) fn archive_failed(message: impl Into<String>) -> Self {

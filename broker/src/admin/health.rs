@@ -40,7 +40,14 @@ impl Health {
     /// Parts that are not ready.
     #[must_use]
     pub fn reasons(&self) -> Vec<Reason> {
-        self.0.lock().iter().map(|(part, message)| Reason { part, message: message.clone() }).collect()
+        self.0
+            .lock()
+            .iter()
+            .map(|(part, message)| Reason {
+                part,
+                message: message.clone(),
+            })
+            .collect()
     }
 }
 
@@ -58,10 +65,17 @@ pub(super) async fn readyz(State(state): State<AdminState>) -> (StatusCode, Json
     let mut reasons = state.health.reasons();
     for group in state.router.data_groups() {
         if group.group().leadership().borrow().leader.is_none() {
-            reasons.push(Reason { part: "groups", message: format!("group {} has no leader", group.id()) });
+            reasons.push(Reason {
+                part: "groups",
+                message: format!("group {} has no leader", group.id()),
+            });
         }
     }
     let ready = reasons.is_empty();
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
     (status, Json(Ready { ready, reasons }))
 }

@@ -11,7 +11,13 @@ use crate::observe::{GroupReading, Reading};
 
 pub(super) async fn metrics(State(state): State<AdminState>) -> impl IntoResponse {
     let text = state.metrics.render(&reading(&state));
-    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
+    (
+        [(
+            header::CONTENT_TYPE,
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        )],
+        text,
+    )
 }
 
 fn reading(state: &AdminState) -> Reading {
@@ -22,7 +28,9 @@ fn reading(state: &AdminState) -> Reading {
     };
     state.router.image(|image| {
         for (name, _, topic) in image.by_name() {
-            reading.topics.insert(name.to_owned(), crate::observe::TopicReading::default());
+            reading
+                .topics
+                .insert(name.to_owned(), crate::observe::TopicReading::default());
             reading.partitions += topic.partitions.len() as u64;
         }
     });
@@ -30,7 +38,11 @@ fn reading(state: &AdminState) -> Reading {
         let mut of_group = GroupReading {
             group: group.id().get(),
             leader: group.group().is_leader(),
-            last_applied: group.group().applied().borrow().map_or(0, |id| id.index.get()),
+            last_applied: group
+                .group()
+                .applied()
+                .borrow()
+                .map_or(0, |id| id.index.get()),
             local_bytes: group.group().log().local_bytes(),
             ..GroupReading::default()
         };

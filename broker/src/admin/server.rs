@@ -26,7 +26,11 @@ pub struct AdminServer {
 ///
 /// # Errors
 /// The listener has no address.
-pub fn serve(listener: Box<dyn Listener>, state: AdminState, tasks: &Tasks) -> std::io::Result<AdminServer> {
+pub fn serve(
+    listener: Box<dyn Listener>,
+    state: AdminState,
+    tasks: &Tasks,
+) -> std::io::Result<AdminServer> {
     let address = listener.local_addr()?;
     let routes = routes(state);
     tasks.spawn("admin", async move {
@@ -55,7 +59,11 @@ fn routes(state: AdminState) -> Routes {
 
 async fn unknown() -> impl IntoResponse {
     let body = r#"{"error":{"code":"unknown_route","message":"docs/protocols/admin-http.md lists the routes"}}"#;
-    (StatusCode::NOT_FOUND, [(header::CONTENT_TYPE, "application/json")], body)
+    (
+        StatusCode::NOT_FOUND,
+        [(header::CONTENT_TYPE, "application/json")],
+        body,
+    )
 }
 
 /// The handed-in listener, as axum wants it.

@@ -50,7 +50,11 @@ pub(super) struct FlushRequest {
 
 impl FlushRequest {
     pub(super) fn timeout(&self) -> Duration {
-        Duration::from_millis(self.timeout_ms.unwrap_or(TIMEOUT_MS_DEFAULT).min(TIMEOUT_MS_MAX))
+        Duration::from_millis(
+            self.timeout_ms
+                .unwrap_or(TIMEOUT_MS_DEFAULT)
+                .min(TIMEOUT_MS_MAX),
+        )
     }
 }
 
@@ -66,9 +70,17 @@ pub(super) fn topic_id(state: &AdminState, name: Option<&str>) -> Result<Option<
 fn status_of(state: &AdminState, topic: Option<TopicId>) -> Status {
     let mut partitions = Vec::new();
     for group in state.router.data_groups() {
-        let leader = group.group().leadership().borrow().leader.map(tidelog_model::NodeId::get);
+        let leader = group
+            .group()
+            .leadership()
+            .borrow()
+            .leader
+            .map(tidelog_model::NodeId::get);
         group.group().read(|machine| {
-            let wanted = machine.partitions().iter().filter(|p| topic.is_none_or(|topic| p.id.topic == topic));
+            let wanted = machine
+                .partitions()
+                .iter()
+                .filter(|p| topic.is_none_or(|topic| p.id.topic == topic));
             partitions.extend(wanted.map(|p| Partition {
                 topic: p.topic_name.to_string(),
                 partition: p.id.index.get(),
@@ -106,19 +118,37 @@ pub(super) async fn flush_groups(
         .router
         .data_groups()
         .filter(|group| match topic {
-            Some(topic) => group.group().read(|machine| machine.partitions().has_topic(topic)),
+            Some(topic) => group
+                .group()
+                .read(|machine| machine.partitions().has_topic(topic)),
             None => true,
         })
         .map(crate::datagroup::DataGroup::id)
         .collect();
-    let flushes = groups.iter().filter_map(|group| state.offloads.get(group)).map(|offload| offload.flush(trim_local));
-    let Ok(outcomes) = tokio::time::timeout(timeout, futures::future::join_all(flushes)).await else {
-        let errors: Vec<String> =
-            groups.iter().filter_map(|group| state.offloads.get(group)?.progress().last_error()).collect();
-        let why = if errors.is_empty() { "it goes on in the background".to_owned() } else { errors.join("; ") };
-        return Err(Failure::timeout(format!("not everything is in the store after {timeout:?}: {why}")));
+    let flushes = groups
+        .iter()
+        .filter_map(|group| state.offloads.get(group))
+        .map(|offload| offload.flush(trim_local));
+    let Ok(outcomes) = tokio::time::timeout(timeout, futures::future::join_all(flushes)).await
+    else {
+        let errors: Vec<String> = groups
+            .iter()
+            .filter_map(|group| state.offloads.get(group)?.progress().last_error())
+            .collect();
+        let why = if errors.is_empty() {
+            "it goes on in the background".to_owned()
+        } else {
+            errors.join("; ")
+        };
+        return Err(Failure::timeout(format!(
+            "not everything is in the store after {timeout:?}: {why}"
+        )));
     };
-    if outcomes.contains(&FlushOutcome::NotLeader) { Err(Failure::not_leader()) } else { Ok(()) }
+    if outcomes.contains(&FlushOutcome::NotLeader) {
+        Err(Failure::not_leader())
+    } else {
+        Ok(())
+    }
 }
 
 pub(super) async fn flush(

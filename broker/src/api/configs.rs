@@ -10,8 +10,8 @@ use super::produce::propose_code;
 use super::topics::refusal_code;
 use crate::error::ErrorCode;
 use crate::metadata::{
-    ConfigChange, ConfigOperation, ConfigSetMode, ConfigSource, ConfigType, DescribedConfig, MetadataCommand, MetadataOutcome,
-    Topic, describe,
+    ConfigChange, ConfigOperation, ConfigSetMode, ConfigSource, ConfigType, DescribedConfig,
+    MetadataCommand, MetadataOutcome, Topic, describe,
 };
 use crate::wire::messages::describe_configs_response::{
     DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
@@ -19,8 +19,8 @@ use crate::wire::messages::describe_configs_response::{
 use crate::wire::messages::incremental_alter_configs_request::AlterConfigsResource;
 use crate::wire::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
 use crate::wire::messages::{
-    DescribeConfigsRequest, DescribeConfigsResponse, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
-    StrBytes,
+    DescribeConfigsRequest, DescribeConfigsResponse, IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse, StrBytes,
 };
 use tidelog_model::TimestampMs;
 
@@ -36,8 +36,12 @@ pub(super) struct Shown {
 
 /// All configs of a topic with these values.
 pub(super) fn described(configs: &BTreeMap<String, String>) -> impl Iterator<Item = Shown> {
-    let topic =
-        Topic { name: String::new(), created: TimestampMs::new(0), partitions: Vec::new(), configs: configs.clone() };
+    let topic = Topic {
+        name: String::new(),
+        created: TimestampMs::new(0),
+        partitions: Vec::new(),
+        configs: configs.clone(),
+    };
     describe(&topic, None).into_iter().map(|config| Shown {
         name: config.definition.name.to_owned(),
         value: config.value,
@@ -46,7 +50,10 @@ pub(super) fn described(configs: &BTreeMap<String, String>) -> impl Iterator<Ite
 }
 
 /// Answers DescribeConfigs.
-pub(super) fn describe_configs(broker: &Broker, request: DescribeConfigsRequest) -> DescribeConfigsResponse {
+pub(super) fn describe_configs(
+    broker: &Broker,
+    request: DescribeConfigsRequest,
+) -> DescribeConfigsResponse {
     let mut answer = DescribeConfigsResponse::default();
     for resource in request.resources {
         let mut result = DescribeConfigsResult::default();
@@ -58,12 +65,23 @@ pub(super) fn describe_configs(broker: &Broker, request: DescribeConfigsRequest)
             TOPIC => match broker.router.topic_by_name(resource.resource_name.as_str()) {
                 Some((_, topic)) => {
                     let configs = describe(&topic, names.as_deref());
-                    result.configs = configs.into_iter().map(|c| config(c, request.include_synonyms)).collect();
+                    result.configs = configs
+                        .into_iter()
+                        .map(|c| config(c, request.include_synonyms))
+                        .collect();
                 }
-                None => fail(&mut result, ErrorCode::UnknownTopicOrPartition, "no such topic"),
+                None => fail(
+                    &mut result,
+                    ErrorCode::UnknownTopicOrPartition,
+                    "no such topic",
+                ),
             },
             BROKER => {}
-            _ => fail(&mut result, ErrorCode::InvalidRequest, "configs exist for topics and brokers"),
+            _ => fail(
+                &mut result,
+                ErrorCode::InvalidRequest,
+                "configs exist for topics and brokers",
+            ),
         }
         result.resource_name = resource.resource_name;
         answer.results.push(result);
@@ -83,9 +101,17 @@ fn config(config: DescribedConfig, synonyms: bool) -> DescribeConfigsResourceRes
     result.config_type = type_code(config.definition.kind.config_type());
     if synonyms {
         if config.source == ConfigSource::Topic {
-            result.synonyms.push(synonym(config.definition.name, &config.value, ConfigSource::Topic));
+            result.synonyms.push(synonym(
+                config.definition.name,
+                &config.value,
+                ConfigSource::Topic,
+            ));
         }
-        result.synonyms.push(synonym(config.definition.name, config.definition.default, ConfigSource::Default));
+        result.synonyms.push(synonym(
+            config.definition.name,
+            config.definition.default,
+            ConfigSource::Default,
+        ));
     }
     result.value = Some(StrBytes::from(config.value));
     result
@@ -112,7 +138,10 @@ fn synonym(name: &str, value: &str, source: ConfigSource) -> DescribeConfigsSyno
 }
 
 /// Answers IncrementalAlterConfigs.
-pub(super) async fn alter(broker: &Broker, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse {
+pub(super) async fn alter(
+    broker: &Broker,
+    request: IncrementalAlterConfigsRequest,
+) -> IncrementalAlterConfigsResponse {
     let mut answer = IncrementalAlterConfigsResponse::default();
     for resource in request.resources {
         let mut result = AlterConfigsResourceResponse::default();
@@ -133,10 +162,16 @@ async fn alter_one(
     validate_only: bool,
 ) -> Result<(), (ErrorCode, String)> {
     if resource.resource_type != TOPIC {
-        return Err((ErrorCode::InvalidRequest, "only configs of topics can be changed".to_owned()));
+        return Err((
+            ErrorCode::InvalidRequest,
+            "only configs of topics can be changed".to_owned(),
+        ));
     }
     let Some((id, topic)) = broker.router.topic_by_name(resource.resource_name.as_str()) else {
-        return Err((ErrorCode::UnknownTopicOrPartition, "no such topic".to_owned()));
+        return Err((
+            ErrorCode::UnknownTopicOrPartition,
+            "no such topic".to_owned(),
+        ));
     };
     let mut changes = Vec::with_capacity(resource.configs.len());
     for config in &resource.configs {
@@ -147,21 +182,36 @@ async fn alter_one(
             (2, Some(value)) => ConfigOperation::Append(value),
             (3, Some(value)) => ConfigOperation::Subtract(value),
             _ => {
-                let text = format!("config {:?}: unknown operation, or no value", config.name.as_str());
+                let text = format!(
+                    "config {:?}: unknown operation, or no value",
+                    config.name.as_str()
+                );
                 return Err((ErrorCode::InvalidRequest, text));
             }
         };
-        changes.push(ConfigChange { name: config.name.as_str().to_owned(), operation });
+        changes.push(ConfigChange {
+            name: config.name.as_str().to_owned(),
+            operation,
+        });
     }
     if validate_only {
         let outcome = crate::metadata::changed(&topic.configs, ConfigSetMode::Merge, &changes);
-        return outcome.map(|_| ()).map_err(|error| (ErrorCode::InvalidConfig, error.to_string()));
+        return outcome
+            .map(|_| ())
+            .map_err(|error| (ErrorCode::InvalidConfig, error.to_string()));
     }
-    let command = MetadataCommand::SetTopicConfigs { id, mode: ConfigSetMode::Merge, changes };
+    let command = MetadataCommand::SetTopicConfigs {
+        id,
+        mode: ConfigSetMode::Merge,
+        changes,
+    };
     match broker.router.propose_metadata(&command).await {
         Ok(MetadataOutcome::ConfigsSet(_)) => Ok(()),
         Ok(MetadataOutcome::Refused(refusal)) => Err((refusal_code(&refusal), refusal.to_string())),
-        Ok(_) => Err((ErrorCode::UnknownServerError, "unexpected outcome".to_owned())),
+        Ok(_) => Err((
+            ErrorCode::UnknownServerError,
+            "unexpected outcome".to_owned(),
+        )),
         Err(error) => Err((propose_code(&error), error.to_string())),
     }
 }

@@ -15,7 +15,9 @@ use super::produce::route_code;
 use crate::datagroup::{DataGroup, FetchError, Fetched};
 use crate::error::ErrorCode;
 use crate::router::RouteError;
-use crate::wire::messages::{FetchRequest, StrBytes, WireUuid, fetch_request, topic_id, wire_topic_id};
+use crate::wire::messages::{
+    FetchRequest, StrBytes, WireUuid, fetch_request, topic_id, wire_topic_id,
+};
 use crate::wire::{FetchAnswer, FetchedPartition, FetchedTopic};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -52,25 +54,37 @@ struct WantedTopic {
 pub(super) async fn fetch(broker: &Broker, request: FetchRequest, version: i16) -> FetchAnswer {
     if request.session_id != 0 {
         // No session was ever given out: the client begins again without one.
-        return FetchAnswer { error_code: ErrorCode::FetchSessionIdNotFound.code(), ..FetchAnswer::default() };
+        return FetchAnswer {
+            error_code: ErrorCode::FetchSessionIdNotFound.code(),
+            ..FetchAnswer::default()
+        };
     }
-    let deadline = Instant::now() + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX);
+    let deadline = Instant::now()
+        + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX);
     let bytes_min = usize::try_from(request.min_bytes).unwrap_or(0);
-    let bytes_max = usize::try_from(request.max_bytes).unwrap_or(0).min(ANSWER_BYTES_MAX);
+    let bytes_max = usize::try_from(request.max_bytes)
+        .unwrap_or(0)
+        .min(ANSWER_BYTES_MAX);
     let topics = wanted(broker, request.topics, version);
     loop {
         let mut applied = applied_watches(broker, &topics);
         let (answer, urgent) = read_all(broker, &topics, bytes_max, deadline).await;
         let found = answer.records_bytes();
-        if urgent || found >= bytes_min.max(1).min(bytes_max.max(1)) || bytes_min == 0 || Instant::now() >= deadline {
+        if urgent
+            || found >= bytes_min.max(1).min(bytes_max.max(1))
+            || bytes_min == 0
+            || Instant::now() >= deadline
+        {
             if found == 0 {
                 broker.metrics.empty_fetches.inc();
             }
             broker.metrics.fetched_bytes.inc_by(found as u64);
             return answer;
         }
-        let mut changes: FuturesUnordered<_> =
-            applied.iter_mut().map(tokio::sync::watch::Receiver::changed).collect();
+        let mut changes: FuturesUnordered<_> = applied
+            .iter_mut()
+            .map(tokio::sync::watch::Receiver::changed)
+            .collect();
         tokio::select! {
             () = tokio::time::sleep_until(deadline) => {}
             _ = changes.next(), if !changes.is_empty() => {}
@@ -78,32 +92,56 @@ pub(super) async fn fetch(broker: &Broker, request: FetchRequest, version: i16) 
     }
 }
 
-fn wanted(broker: &Broker, topics: Vec<fetch_request::FetchTopic>, version: i16) -> Vec<WantedTopic> {
+fn wanted(
+    broker: &Broker,
+    topics: Vec<fetch_request::FetchTopic>,
+    version: i16,
+) -> Vec<WantedTopic> {
     let by_id = version >= 13;
     topics
         .into_iter()
         .map(|topic| {
             let id = if by_id {
-                topic_id(topic.topic_id).filter(|id| broker.router.image(|image| image.topic(*id).is_some()))
+                topic_id(topic.topic_id)
+                    .filter(|id| broker.router.image(|image| image.topic(*id).is_some()))
             } else {
-                broker.router.image(|image| image.topic_by_name(topic.topic.as_str()).map(|(id, _)| id))
+                broker
+                    .router
+                    .image(|image| image.topic_by_name(topic.topic.as_str()).map(|(id, _)| id))
             };
-            let unknown = if by_id { ErrorCode::UnknownTopicId } else { ErrorCode::UnknownTopicOrPartition };
+            let unknown = if by_id {
+                ErrorCode::UnknownTopicId
+            } else {
+                ErrorCode::UnknownTopicOrPartition
+            };
             let partitions = topic
                 .partitions
                 .iter()
                 .map(|partition| Wanted {
-                    partition: id.map(|topic| PartitionId { topic, index: PartitionIndex::new(partition.partition) }),
+                    partition: id.map(|topic| PartitionId {
+                        topic,
+                        index: PartitionIndex::new(partition.partition),
+                    }),
                     index: partition.partition,
                     offset: Offset::new(partition.fetch_offset),
                     epoch: (partition.current_leader_epoch >= 0)
                         .then(|| LeaderEpoch::new(partition.current_leader_epoch)),
-                    bytes_max: usize::try_from(partition.partition_max_bytes).unwrap_or(0).min(PARTITION_BYTES_MAX),
+                    bytes_max: usize::try_from(partition.partition_max_bytes)
+                        .unwrap_or(0)
+                        .min(PARTITION_BYTES_MAX),
                     unknown,
                 })
                 .collect();
-            let id = if by_id { topic.topic_id } else { id.map_or_else(WireUuid::default, wire_topic_id) };
-            WantedTopic { name: topic.topic, id, partitions }
+            let id = if by_id {
+                topic.topic_id
+            } else {
+                id.map_or_else(WireUuid::default, wire_topic_id)
+            };
+            WantedTopic {
+                name: topic.topic,
+                id,
+                partitions,
+            }
         })
         .collect()
 }
@@ -114,7 +152,11 @@ fn applied_watches(
     topics: &[WantedTopic],
 ) -> Vec<tokio::sync::watch::Receiver<Option<tidelog_model::LogId>>> {
     let mut groups: BTreeMap<PlacementGroupId, &DataGroup> = BTreeMap::new();
-    for partition in topics.iter().flat_map(|topic| &topic.partitions).filter_map(|wanted| wanted.partition) {
+    for partition in topics
+        .iter()
+        .flat_map(|topic| &topic.partitions)
+        .filter_map(|wanted| wanted.partition)
+    {
         if let Ok(group) = broker.router.group_of(partition) {
             groups.insert(group.id(), group);
         }
@@ -143,7 +185,11 @@ impl Pass {
         self.urgent |= partition.error_code != 0;
         self.found |= bytes > 0;
         self.left = self.left.saturating_sub(bytes);
-        if let Some(slot) = self.answers.get_mut(at.0).and_then(|topic| topic.get_mut(at.1)) {
+        if let Some(slot) = self
+            .answers
+            .get_mut(at.0)
+            .and_then(|topic| topic.get_mut(at.1))
+        {
             *slot = Some(partition);
         }
     }
@@ -151,7 +197,11 @@ impl Pass {
     /// The limit of the next partition: `None` if the limit over all is spent. The first partition that has data gives
     /// at least one batch, whatever the limits are.
     fn limit(&self, wanted: &Wanted) -> Option<usize> {
-        if self.left == 0 && self.found { None } else { Some(wanted.bytes_max.min(self.left)) }
+        if self.left == 0 && self.found {
+            None
+        } else {
+            Some(wanted.bytes_max.min(self.left))
+        }
     }
 }
 
@@ -160,9 +210,22 @@ impl Pass {
 /// The hot tail is read first. What lies in the object store is read beside it and is in the answer if it is there in
 /// time: at once if hot records were found, else within the client's wait. What comes later is in the cache for the next
 /// fetch (field report A14), so a replay never holds up the tail (I13).
-async fn read_all(broker: &Broker, topics: &[WantedTopic], bytes_max: usize, deadline: Instant) -> (FetchAnswer, bool) {
-    let answers = topics.iter().map(|topic| vec![None; topic.partitions.len()]).collect();
-    let mut pass = Pass { answers, left: bytes_max, found: false, urgent: false };
+async fn read_all(
+    broker: &Broker,
+    topics: &[WantedTopic],
+    bytes_max: usize,
+    deadline: Instant,
+) -> (FetchAnswer, bool) {
+    let answers = topics
+        .iter()
+        .map(|topic| vec![None; topic.partitions.len()])
+        .collect();
+    let mut pass = Pass {
+        answers,
+        left: bytes_max,
+        found: false,
+        urgent: false,
+    };
     let mut cold = Vec::new();
     for (topic_at, topic) in topics.iter().enumerate() {
         for (at, wanted) in topic.partitions.iter().enumerate() {
@@ -175,7 +238,11 @@ async fn read_all(broker: &Broker, topics: &[WantedTopic], bytes_max: usize, dea
         }
     }
     if !cold.is_empty() && pass.limit(cold[0].1).is_some() {
-        let until = if pass.found { Instant::now() + COLD_GRACE } else { deadline.max(Instant::now() + COLD_GRACE) };
+        let until = if pass.found {
+            Instant::now() + COLD_GRACE
+        } else {
+            deadline.max(Instant::now() + COLD_GRACE)
+        };
         let first = !pass.found;
         let mut reads = FuturesUnordered::new();
         let mut waiting = cold.iter();
@@ -198,7 +265,11 @@ async fn read_all(broker: &Broker, topics: &[WantedTopic], bytes_max: usize, dea
 async fn finish(broker: &Broker, topics: &[WantedTopic], pass: Pass) -> (FetchAnswer, bool) {
     let mut answer = FetchAnswer::default();
     for (topic, read) in topics.iter().zip(pass.answers) {
-        let mut fetched = FetchedTopic { topic: topic.name.clone(), topic_id: topic.id, partitions: Vec::new() };
+        let mut fetched = FetchedTopic {
+            topic: topic.name.clone(),
+            topic_id: topic.id,
+            partitions: Vec::new(),
+        };
         for (wanted, partition) in topic.partitions.iter().zip(read) {
             let partition = match partition {
                 Some(partition) => partition,
@@ -212,8 +283,13 @@ async fn finish(broker: &Broker, topics: &[WantedTopic], pass: Pass) -> (FetchAn
 }
 
 fn is_cold(broker: &Broker, wanted: &Wanted) -> bool {
-    let Some(partition) = wanted.partition else { return false };
-    broker.router.leader_of(partition).is_ok_and(|group| group.is_cold(partition, wanted.offset))
+    let Some(partition) = wanted.partition else {
+        return false;
+    };
+    broker
+        .router
+        .leader_of(partition)
+        .is_ok_and(|group| group.is_cold(partition, wanted.offset))
 }
 
 async fn read_at(
@@ -226,13 +302,20 @@ async fn read_at(
     (at, read_one(broker, wanted, limit, first).await)
 }
 
-async fn read_one(broker: &Broker, wanted: &Wanted, limit: Option<usize>, first: bool) -> FetchedPartition {
+async fn read_one(
+    broker: &Broker,
+    wanted: &Wanted,
+    limit: Option<usize>,
+    first: bool,
+) -> FetchedPartition {
     let failed = |code: ErrorCode| FetchedPartition {
         partition_index: wanted.index,
         error_code: code.code(),
         ..FetchedPartition::default()
     };
-    let Some(partition) = wanted.partition else { return failed(wanted.unknown) };
+    let Some(partition) = wanted.partition else {
+        return failed(wanted.unknown);
+    };
     let group = match broker.router.leader_of(partition) {
         Ok(group) => group,
         Err(RouteError::Unknown) => return failed(ErrorCode::UnknownTopicOrPartition),
@@ -243,11 +326,13 @@ async fn read_one(broker: &Broker, wanted: &Wanted, limit: Option<usize>, first:
     }
     let read = match limit {
         Some(limit) => group.fetch(partition, wanted.offset, limit).await,
-        None => group.bounds(partition).map(|(log_start, high_watermark)| Fetched {
-            high_watermark,
-            log_start,
-            batches: Vec::new(),
-        }),
+        None => group
+            .bounds(partition)
+            .map(|(log_start, high_watermark)| Fetched {
+                high_watermark,
+                log_start,
+                batches: Vec::new(),
+            }),
     };
     match read {
         Ok(fetched) => {
@@ -269,7 +354,10 @@ async fn read_one(broker: &Broker, wanted: &Wanted, limit: Option<usize>, first:
             }
             answer
         }
-        Err(FetchError::OutOfRange { log_start, high_watermark }) => FetchedPartition {
+        Err(FetchError::OutOfRange {
+            log_start,
+            high_watermark,
+        }) => FetchedPartition {
             high_watermark: high_watermark.get(),
             log_start_offset: log_start.get(),
             ..failed(ErrorCode::OffsetOutOfRange)

@@ -11,15 +11,20 @@ use crate::coordinator::service::CommitRequest;
 use crate::coordinator::state::{CommittedOffset, Committer, NewOffset};
 use crate::coordinator::{ConsumerGroupError, ConsumerGroupName, MemberId};
 use crate::error::ErrorCode;
-use crate::wire::messages::offset_commit_response::{OffsetCommitResponsePartition, OffsetCommitResponseTopic};
-use crate::wire::messages::offset_delete_response::{OffsetDeleteResponsePartition, OffsetDeleteResponseTopic};
+use crate::wire::messages::offset_commit_response::{
+    OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+};
+use crate::wire::messages::offset_delete_response::{
+    OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
+};
 use crate::wire::messages::offset_fetch_response::{
-    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions, OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
+    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic, OffsetFetchResponseTopics,
 };
 use crate::wire::messages::{
-    OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest, OffsetDeleteResponse, OffsetFetchRequest,
-    OffsetFetchResponse, StrBytes, WireUuid, offset_fetch_request, topic_id, wire_topic_id,
+    OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest, OffsetDeleteResponse,
+    OffsetFetchRequest, OffsetFetchResponse, StrBytes, WireUuid, offset_fetch_request, topic_id,
+    wire_topic_id,
 };
 use tidelog_model::{LeaderEpoch, Offset, PartitionId, PartitionIndex, TopicId};
 
@@ -34,7 +39,11 @@ fn topic_of(broker: &Broker, name: &StrBytes, id: WireUuid, by_id: bool) -> Opti
 }
 
 /// Answers OffsetCommit. Topics go by name up to version 9, by id from 10 on.
-pub(super) async fn commit(broker: &Broker, request: OffsetCommitRequest, version: i16) -> OffsetCommitResponse {
+pub(super) async fn commit(
+    broker: &Broker,
+    request: OffsetCommitRequest,
+    version: i16,
+) -> OffsetCommitResponse {
     let by_id = version >= 10;
     let group = ConsumerGroupName::new(request.group_id.as_str());
     let simple = request.generation_id_or_member_epoch < 0 && request.member_id.is_empty();
@@ -47,7 +56,11 @@ pub(super) async fn commit(broker: &Broker, request: OffsetCommitRequest, versio
             instance: instance_of(request.group_instance_id.as_ref()),
         }
     };
-    let unknown = if by_id { ErrorCode::UnknownTopicId } else { ErrorCode::UnknownTopicOrPartition };
+    let unknown = if by_id {
+        ErrorCode::UnknownTopicId
+    } else {
+        ErrorCode::UnknownTopicOrPartition
+    };
     let mut answer = OffsetCommitResponse::default();
     let mut offsets = Vec::new();
     let mut places = Vec::new();
@@ -63,10 +76,16 @@ pub(super) async fn commit(broker: &Broker, request: OffsetCommitRequest, versio
                 Some(topic) => {
                     places.push((topic_at, at));
                     offsets.push(NewOffset {
-                        partition: PartitionId { topic, index: PartitionIndex::new(partition.partition_index) },
+                        partition: PartitionId {
+                            topic,
+                            index: PartitionIndex::new(partition.partition_index),
+                        },
                         offset: Offset::new(partition.committed_offset),
                         leader_epoch: LeaderEpoch::new(partition.committed_leader_epoch),
-                        metadata: partition.committed_metadata.map(|m| m.as_str().to_owned()).unwrap_or_default(),
+                        metadata: partition
+                            .committed_metadata
+                            .map(|m| m.as_str().to_owned())
+                            .unwrap_or_default(),
                     });
                 }
                 None => result.error_code = unknown.code(),
@@ -75,14 +94,21 @@ pub(super) async fn commit(broker: &Broker, request: OffsetCommitRequest, versio
         }
         answer.topics.push(of_topic);
     }
-    let request = CommitRequest { group: group.clone(), committer, offsets };
+    let request = CommitRequest {
+        group: group.clone(),
+        committer,
+        offsets,
+    };
     let results = match coordinator(broker, &group) {
         Ok(coordinator) => coordinator.commit_offsets(request).await,
         Err(error) => Err(error),
     };
     for (number, (topic_at, at)) in places.into_iter().enumerate() {
         let result = match &results {
-            Ok(results) => results.get(number).copied().unwrap_or(Err(ConsumerGroupError::Unavailable)),
+            Ok(results) => results
+                .get(number)
+                .copied()
+                .unwrap_or(Err(ConsumerGroupError::Unavailable)),
             Err(error) => Err(*error),
         };
         if let Err(error) = result {
@@ -99,23 +125,35 @@ async fn find(
     group: &ConsumerGroupName,
     partitions: Option<&[PartitionId]>,
 ) -> Result<Found, ConsumerGroupError> {
-    coordinator(broker, group)?.fetch_offsets(group, partitions).await
+    coordinator(broker, group)?
+        .fetch_offsets(group, partitions)
+        .await
 }
 
 fn values(committed: Option<CommittedOffset>) -> (i64, i32, StrBytes) {
     match committed {
-        Some(committed) => (committed.offset.get(), committed.leader_epoch.get(), text(&committed.metadata)),
+        Some(committed) => (
+            committed.offset.get(),
+            committed.leader_epoch.get(),
+            text(&committed.metadata),
+        ),
         // Nothing committed: -1 without an error, as clients expect.
         None => (-1, -1, StrBytes::default()),
     }
 }
 
 /// Answers OffsetFetch: one group up to version 7, several from 8 on; topics by id from version 10 on.
-pub(super) async fn fetch_offsets(broker: &Broker, request: OffsetFetchRequest, version: i16) -> OffsetFetchResponse {
+pub(super) async fn fetch_offsets(
+    broker: &Broker,
+    request: OffsetFetchRequest,
+    version: i16,
+) -> OffsetFetchResponse {
     let mut answer = OffsetFetchResponse::default();
     if version >= 8 {
         for group in request.groups {
-            answer.groups.push(fetch_group(broker, group, version >= 10).await);
+            answer
+                .groups
+                .push(fetch_group(broker, group, version >= 10).await);
         }
         return answer;
     }
@@ -140,12 +178,17 @@ pub(super) async fn fetch_offsets(broker: &Broker, request: OffsetFetchRequest, 
         None => match find(broker, &group, None).await {
             Ok(found) => {
                 for (id, partitions) in by_topic(found) {
-                    let Some(name) = broker.router.topic_name(id) else { continue };
+                    let Some(name) = broker.router.topic_name(id) else {
+                        continue;
+                    };
                     let mut of_topic = OffsetFetchResponseTopic::default();
                     of_topic.name = text(&name);
                     let all = Ok(partitions);
                     let indexes = indexes(&all);
-                    of_topic.partitions = indexes.into_iter().map(|index| old_partition(index, &all)).collect();
+                    of_topic.partitions = indexes
+                        .into_iter()
+                        .map(|index| old_partition(index, &all))
+                        .collect();
                     answer.topics.push(of_topic);
                 }
             }
@@ -156,30 +199,54 @@ pub(super) async fn fetch_offsets(broker: &Broker, request: OffsetFetchRequest, 
 }
 
 fn asked(topic: Option<TopicId>, indexes: &[i32]) -> Vec<PartitionId> {
-    let Some(topic) = topic else { return Vec::new() };
-    indexes.iter().map(|index| PartitionId { topic, index: PartitionIndex::new(*index) }).collect()
+    let Some(topic) = topic else {
+        return Vec::new();
+    };
+    indexes
+        .iter()
+        .map(|index| PartitionId {
+            topic,
+            index: PartitionIndex::new(*index),
+        })
+        .collect()
 }
 
 fn by_topic(found: Found) -> BTreeMap<TopicId, Found> {
     let mut topics: BTreeMap<TopicId, Found> = BTreeMap::new();
     for (partition, committed) in found {
-        topics.entry(partition.topic).or_default().push((partition, committed));
+        topics
+            .entry(partition.topic)
+            .or_default()
+            .push((partition, committed));
     }
     topics
 }
 
 fn indexes(found: &Result<Found, ConsumerGroupError>) -> Vec<i32> {
-    found.iter().flatten().map(|(partition, _)| partition.index.get()).collect()
+    found
+        .iter()
+        .flatten()
+        .map(|(partition, _)| partition.index.get())
+        .collect()
 }
 
-fn pick(index: i32, found: &Result<Found, ConsumerGroupError>) -> Result<Option<CommittedOffset>, ConsumerGroupError> {
+fn pick(
+    index: i32,
+    found: &Result<Found, ConsumerGroupError>,
+) -> Result<Option<CommittedOffset>, ConsumerGroupError> {
     match found {
-        Ok(found) => Ok(found.iter().find(|(p, _)| p.index.get() == index).and_then(|(_, c)| c.clone())),
+        Ok(found) => Ok(found
+            .iter()
+            .find(|(p, _)| p.index.get() == index)
+            .and_then(|(_, c)| c.clone())),
         Err(error) => Err(*error),
     }
 }
 
-fn old_partition(index: i32, found: &Result<Found, ConsumerGroupError>) -> OffsetFetchResponsePartition {
+fn old_partition(
+    index: i32,
+    found: &Result<Found, ConsumerGroupError>,
+) -> OffsetFetchResponsePartition {
     let mut shown = OffsetFetchResponsePartition::default();
     shown.partition_index = index;
     let picked = pick(index, found);
@@ -191,7 +258,10 @@ fn old_partition(index: i32, found: &Result<Found, ConsumerGroupError>) -> Offse
     shown
 }
 
-fn new_partition(index: i32, found: &Result<Found, ConsumerGroupError>) -> OffsetFetchResponsePartitions {
+fn new_partition(
+    index: i32,
+    found: &Result<Found, ConsumerGroupError>,
+) -> OffsetFetchResponsePartitions {
     let old = old_partition(index, found);
     let mut shown = OffsetFetchResponsePartitions::default();
     shown.partition_index = old.partition_index;
@@ -214,12 +284,17 @@ async fn fetch_group(
         match find(broker, &group, None).await {
             Ok(found) => {
                 for (id, partitions) in by_topic(found) {
-                    let Some(name) = broker.router.topic_name(id) else { continue };
+                    let Some(name) = broker.router.topic_name(id) else {
+                        continue;
+                    };
                     let mut of_topic = OffsetFetchResponseTopics::default();
                     of_topic.name = text(&name);
                     of_topic.topic_id = wire_topic_id(id);
                     let all = Ok(partitions);
-                    of_topic.partitions = indexes(&all).into_iter().map(|index| new_partition(index, &all)).collect();
+                    of_topic.partitions = indexes(&all)
+                        .into_iter()
+                        .map(|index| new_partition(index, &all))
+                        .collect();
                     answer.topics.push(of_topic);
                 }
             }
@@ -250,7 +325,10 @@ async fn fetch_group(
 }
 
 /// Answers OffsetDelete.
-pub(super) async fn delete_offsets(broker: &Broker, request: OffsetDeleteRequest) -> OffsetDeleteResponse {
+pub(super) async fn delete_offsets(
+    broker: &Broker,
+    request: OffsetDeleteRequest,
+) -> OffsetDeleteResponse {
     let group = ConsumerGroupName::new(request.group_id.as_str());
     let mut answer = OffsetDeleteResponse::default();
     let mut partitions = Vec::new();
@@ -261,8 +339,10 @@ pub(super) async fn delete_offsets(broker: &Broker, request: OffsetDeleteRequest
             let mut result = OffsetDeleteResponsePartition::default();
             result.partition_index = partition.partition_index;
             match id {
-                Some(topic) => partitions
-                    .push(PartitionId { topic, index: PartitionIndex::new(partition.partition_index) }),
+                Some(topic) => partitions.push(PartitionId {
+                    topic,
+                    index: PartitionIndex::new(partition.partition_index),
+                }),
                 None => result.error_code = ErrorCode::UnknownTopicOrPartition.code(),
             }
             of_topic.partitions.push(result);

@@ -16,10 +16,10 @@ use crate::wire::messages::join_group_response::JoinGroupResponseMember;
 use crate::wire::messages::leave_group_response::MemberResponse;
 use crate::wire::messages::list_groups_response::ListedGroup;
 use crate::wire::messages::{
-    DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest, DescribeGroupsResponse, FindCoordinatorRequest,
-    FindCoordinatorResponse, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse,
-    LeaveGroupRequest, LeaveGroupResponse, ListGroupsRequest, ListGroupsResponse, StrBytes, SyncGroupRequest,
-    SyncGroupResponse, find_coordinator_response,
+    DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest, DescribeGroupsResponse,
+    FindCoordinatorRequest, FindCoordinatorResponse, HeartbeatRequest, HeartbeatResponse,
+    JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, ListGroupsRequest,
+    ListGroupsResponse, StrBytes, SyncGroupRequest, SyncGroupResponse, find_coordinator_response,
 };
 
 /// `key_type` of a consumer group; 1 is a transaction, which is not built yet.
@@ -40,8 +40,14 @@ pub(super) fn coordinator<'a>(
     group: &ConsumerGroupName,
 ) -> Result<&'a Coordinator, ConsumerGroupError> {
     let slot = slot_of(group);
-    let group = broker.router.coordinator_of(slot).map_err(|_| ConsumerGroupError::NotCoordinator)?;
-    broker.coordinators.get(&group.id()).ok_or(ConsumerGroupError::NotCoordinator)
+    let group = broker
+        .router
+        .coordinator_of(slot)
+        .map_err(|_| ConsumerGroupError::NotCoordinator)?;
+    broker
+        .coordinators
+        .get(&group.id())
+        .ok_or(ConsumerGroupError::NotCoordinator)
 }
 
 /// Answers FindCoordinator: one key up to version 3, several from 4 on.
@@ -54,14 +60,20 @@ pub(super) fn find_coordinator(
     let (host, port) = advertised(broker, connection);
     let find = |key: &StrBytes| -> Result<(), (ErrorCode, &'static str)> {
         if request.key_type != CONSUMER_GROUP {
-            return Err((ErrorCode::InvalidRequest, "transactions and share groups are not built yet"));
+            return Err((
+                ErrorCode::InvalidRequest,
+                "transactions and share groups are not built yet",
+            ));
         }
         if key.is_empty() {
             return Err((ErrorCode::InvalidGroupId, "a consumer group has a name"));
         }
         match coordinator(broker, &ConsumerGroupName::new(key.as_str())) {
             Ok(_) => Ok(()),
-            Err(_) => Err((ErrorCode::CoordinatorNotAvailable, "the coordinator's placement group has no leader")),
+            Err(_) => Err((
+                ErrorCode::CoordinatorNotAvailable,
+                "the coordinator's placement group has no leader",
+            )),
         }
     };
     let mut answer = FindCoordinatorResponse::default();
@@ -116,7 +128,11 @@ pub(super) async fn join(
     client: &str,
 ) -> JoinGroupResponse {
     let group = ConsumerGroupName::new(request.group_id.as_str());
-    let rebalance = if version >= 1 { request.rebalance_timeout_ms } else { request.session_timeout_ms };
+    let rebalance = if version >= 1 {
+        request.rebalance_timeout_ms
+    } else {
+        request.session_timeout_ms
+    };
     let join = JoinRequest {
         member: MemberId::new(request.member_id.as_str()),
         instance: instance_of(request.group_instance_id.as_ref()),
@@ -125,7 +141,11 @@ pub(super) async fn join(
         session_timeout_ms: positive(request.session_timeout_ms),
         rebalance_timeout_ms: positive(rebalance),
         protocol_type: request.protocol_type.as_str().to_owned(),
-        protocols: request.protocols.into_iter().map(|p| (p.name.as_str().to_owned(), p.metadata)).collect(),
+        protocols: request
+            .protocols
+            .into_iter()
+            .map(|p| (p.name.as_str().to_owned(), p.metadata))
+            .collect(),
         require_known_member: version >= 4,
         understands_skip_assignment: version >= 9,
     };
@@ -168,18 +188,33 @@ pub(super) async fn join(
 }
 
 /// Answers SyncGroup; waits until the generation is in the log.
-pub(super) async fn sync(broker: &Broker, request: SyncGroupRequest, version: i16) -> SyncGroupResponse {
+pub(super) async fn sync(
+    broker: &Broker,
+    request: SyncGroupRequest,
+    version: i16,
+) -> SyncGroupResponse {
     let group = ConsumerGroupName::new(request.group_id.as_str());
     let sync = SyncRequest {
         member: MemberId::new(request.member_id.as_str()),
         instance: instance_of(request.group_instance_id.as_ref()),
         generation: request.generation_id,
-        protocol_type: request.protocol_type.filter(|_| version >= 5).map(|t| t.as_str().to_owned()),
-        protocol: request.protocol_name.filter(|_| version >= 5).map(|name| name.as_str().to_owned()),
+        protocol_type: request
+            .protocol_type
+            .filter(|_| version >= 5)
+            .map(|t| t.as_str().to_owned()),
+        protocol: request
+            .protocol_name
+            .filter(|_| version >= 5)
+            .map(|name| name.as_str().to_owned()),
         assignments: request
             .assignments
             .into_iter()
-            .map(|assigned| (MemberId::new(assigned.member_id.as_str()), assigned.assignment))
+            .map(|assigned| {
+                (
+                    MemberId::new(assigned.member_id.as_str()),
+                    assigned.assignment,
+                )
+            })
             .collect(),
     };
     let mut answer = SyncGroupResponse::default();
@@ -214,16 +249,28 @@ pub(super) fn heartbeat(broker: &Broker, request: &HeartbeatRequest) -> Heartbea
 }
 
 /// Answers LeaveGroup: one member up to version 2, several from 3 on.
-pub(super) fn leave(broker: &Broker, request: LeaveGroupRequest, version: i16) -> LeaveGroupResponse {
+pub(super) fn leave(
+    broker: &Broker,
+    request: LeaveGroupRequest,
+    version: i16,
+) -> LeaveGroupResponse {
     let group = ConsumerGroupName::new(request.group_id.as_str());
     let leaving: Vec<(MemberId, Option<InstanceId>)> = if version >= 3 {
         let members = request.members.iter();
-        members.map(|m| (MemberId::new(m.member_id.as_str()), instance_of(m.group_instance_id.as_ref()))).collect()
+        members
+            .map(|m| {
+                (
+                    MemberId::new(m.member_id.as_str()),
+                    instance_of(m.group_instance_id.as_ref()),
+                )
+            })
+            .collect()
     } else {
         vec![(MemberId::new(request.member_id.as_str()), None)]
     };
     let mut answer = LeaveGroupResponse::default();
-    let left = coordinator(broker, &group).and_then(|coordinator| coordinator.leave_group(&group, &leaving));
+    let left = coordinator(broker, &group)
+        .and_then(|coordinator| coordinator.leave_group(&group, &leaving));
     match left {
         Ok(results) if version >= 3 => {
             answer.members = request
@@ -252,13 +299,18 @@ pub(super) fn leave(broker: &Broker, request: LeaveGroupRequest, version: i16) -
 pub(super) fn list(broker: &Broker, request: &ListGroupsRequest) -> ListGroupsResponse {
     let mut answer = ListGroupsResponse::default();
     let wanted = |filter: &[StrBytes], value: &str| {
-        filter.is_empty() || filter.iter().any(|asked| asked.as_str().eq_ignore_ascii_case(value))
+        filter.is_empty()
+            || filter
+                .iter()
+                .any(|asked| asked.as_str().eq_ignore_ascii_case(value))
     };
     for coordinator in broker.coordinators.values() {
         match coordinator.list_groups() {
             Ok(groups) => {
                 for group in groups {
-                    if wanted(&request.states_filter, group.phase) && wanted(&request.types_filter, "classic") {
+                    if wanted(&request.states_filter, group.phase)
+                        && wanted(&request.types_filter, "classic")
+                    {
                         let mut listed = ListedGroup::default();
                         listed.group_id = text(group.group.as_str());
                         listed.protocol_type = text(&group.protocol_type);
@@ -277,11 +329,16 @@ pub(super) fn list(broker: &Broker, request: &ListGroupsRequest) -> ListGroupsRe
 }
 
 /// Answers DescribeGroups. An unknown group is "Dead" without an error; from version 6 on it is an error too (KIP-1043).
-pub(super) fn describe(broker: &Broker, request: DescribeGroupsRequest, version: i16) -> DescribeGroupsResponse {
+pub(super) fn describe(
+    broker: &Broker,
+    request: DescribeGroupsRequest,
+    version: i16,
+) -> DescribeGroupsResponse {
     let mut answer = DescribeGroupsResponse::default();
     for name in request.groups {
         let group = ConsumerGroupName::new(name.as_str());
-        let described = coordinator(broker, &group).and_then(|coordinator| coordinator.describe_group(&group));
+        let described =
+            coordinator(broker, &group).and_then(|coordinator| coordinator.describe_group(&group));
         let mut shown = match described {
             Ok(described) => describe_one(described),
             Err(error) => {

@@ -9,12 +9,18 @@ use super::produce::{propose_code, route_code};
 use crate::datagroup::{DataGroup, FetchError};
 use crate::error::ErrorCode;
 use crate::partition::{PartitionCommand, PartitionOutcome};
-use crate::wire::messages::delete_records_response::{DeleteRecordsPartitionResult, DeleteRecordsTopicResult};
-use crate::wire::messages::list_offsets_response::{ListOffsetsPartitionResponse, ListOffsetsTopicResponse};
-use crate::wire::messages::offset_for_leader_epoch_response::{EpochEndOffset, OffsetForLeaderTopicResult};
+use crate::wire::messages::delete_records_response::{
+    DeleteRecordsPartitionResult, DeleteRecordsTopicResult,
+};
+use crate::wire::messages::list_offsets_response::{
+    ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
+};
+use crate::wire::messages::offset_for_leader_epoch_response::{
+    EpochEndOffset, OffsetForLeaderTopicResult,
+};
 use crate::wire::messages::{
-    DeleteRecordsRequest, DeleteRecordsResponse, ListOffsetsRequest, ListOffsetsResponse, OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
+    DeleteRecordsRequest, DeleteRecordsResponse, ListOffsetsRequest, ListOffsetsResponse,
+    OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse,
 };
 use tidelog_model::{LeaderEpoch, Offset, PartitionId, TimestampMs};
 
@@ -31,7 +37,10 @@ fn locate<'a>(
     index: i32,
     epoch: i32,
 ) -> Result<(PartitionId, &'a DataGroup), ErrorCode> {
-    let partition = broker.router.partition(topic, index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    let partition = broker
+        .router
+        .partition(topic, index)
+        .ok_or(ErrorCode::UnknownTopicOrPartition)?;
     let group = broker.router.leader_of(partition).map_err(route_code)?;
     match check_epoch(group, (epoch >= 0).then(|| LeaderEpoch::new(epoch))) {
         Some(code) => Err(code),
@@ -43,12 +52,18 @@ fn fetch_code(error: &FetchError) -> ErrorCode {
     match error {
         FetchError::UnknownPartition => ErrorCode::UnknownTopicOrPartition,
         FetchError::OutOfRange { .. } => ErrorCode::OffsetOutOfRange,
-        FetchError::Log(_) | FetchError::Remote(_) | FetchError::Moved => ErrorCode::KafkaStorageError,
+        FetchError::Log(_) | FetchError::Remote(_) | FetchError::Moved => {
+            ErrorCode::KafkaStorageError
+        }
     }
 }
 
 /// Answers ListOffsets.
-pub(super) async fn list_offsets(broker: &Broker, request: ListOffsetsRequest, version: i16) -> ListOffsetsResponse {
+pub(super) async fn list_offsets(
+    broker: &Broker,
+    request: ListOffsetsRequest,
+    version: i16,
+) -> ListOffsetsResponse {
     let mut answer = ListOffsetsResponse::default();
     for topic in request.topics {
         let mut of_topic = ListOffsetsTopicResponse::default();
@@ -58,9 +73,16 @@ pub(super) async fn list_offsets(broker: &Broker, request: ListOffsetsRequest, v
             partition.offset = -1;
             partition.timestamp = -1;
             partition.leader_epoch = -1;
-            let located = locate(broker, topic.name.as_str(), wanted.partition_index, wanted.current_leader_epoch);
+            let located = locate(
+                broker,
+                topic.name.as_str(),
+                wanted.partition_index,
+                wanted.current_leader_epoch,
+            );
             let found = match located {
-                Ok((id, group)) => look_up(group, id, wanted.timestamp).await.map_err(|error| fetch_code(&error)),
+                Ok((id, group)) => look_up(group, id, wanted.timestamp)
+                    .await
+                    .map_err(|error| fetch_code(&error)),
                 Err(code) => Err(code),
             };
             match found {
@@ -88,14 +110,23 @@ struct Found {
     epoch: i32,
 }
 
-async fn look_up(group: &DataGroup, partition: PartitionId, timestamp: i64) -> Result<Option<Found>, FetchError> {
+async fn look_up(
+    group: &DataGroup,
+    partition: PartitionId,
+    timestamp: i64,
+) -> Result<Option<Found>, FetchError> {
     let special = group.group().read(|machine| {
-        let state = machine.partitions().get(partition).ok_or(FetchError::UnknownPartition)?;
+        let state = machine
+            .partitions()
+            .get(partition)
+            .ok_or(FetchError::UnknownPartition)?;
         Ok::<_, FetchError>(match timestamp {
             LATEST => Some(Some(state.next_offset)),
             EARLIEST => Some(Some(state.log_start)),
             EARLIEST_LOCAL => Some(Some(state.local_start())),
-            LATEST_TIERED => Some((state.tiered_until > state.log_start).then(|| state.tiered_until.plus(-1))),
+            LATEST_TIERED => {
+                Some((state.tiered_until > state.log_start).then(|| state.tiered_until.plus(-1)))
+            }
             _ => None,
         })
     })?;
@@ -105,7 +136,11 @@ async fn look_up(group: &DataGroup, partition: PartitionId, timestamp: i64) -> R
         None => {
             let found = match timestamp {
                 MAX_TIMESTAMP => group.find_max_timestamp(partition).await?,
-                _ => group.find_timestamp(partition, TimestampMs::new(timestamp)).await?,
+                _ => {
+                    group
+                        .find_timestamp(partition, TimestampMs::new(timestamp))
+                        .await?
+                }
             };
             match found {
                 Some(found) => (found.offset, found.timestamp.get()),
@@ -115,10 +150,19 @@ async fn look_up(group: &DataGroup, partition: PartitionId, timestamp: i64) -> R
     };
     let epoch = group.group().read(|machine| {
         let state = machine.partitions().get(partition)?;
-        state.epochs.iter().rev().find(|start| start.start <= offset).map(|start| start.epoch.get())
+        state
+            .epochs
+            .iter()
+            .rev()
+            .find(|start| start.start <= offset)
+            .map(|start| start.epoch.get())
     });
     let epoch = epoch.unwrap_or_else(|| group.epoch().get());
-    Ok(Some(Found { offset, timestamp: found_at, epoch }))
+    Ok(Some(Found {
+        offset,
+        timestamp: found_at,
+        epoch,
+    }))
 }
 
 /// Answers OffsetForLeaderEpoch (KIP-320): where a leader epoch ended.
@@ -134,13 +178,22 @@ pub(super) fn offset_for_leader_epoch(
             partition.partition = wanted.partition;
             partition.leader_epoch = -1;
             partition.end_offset = -1;
-            match locate(broker, topic.topic.as_str(), wanted.partition, wanted.current_leader_epoch) {
+            match locate(
+                broker,
+                topic.topic.as_str(),
+                wanted.partition,
+                wanted.current_leader_epoch,
+            ) {
                 Ok((id, group)) => {
                     let wanted_epoch = LeaderEpoch::new(wanted.leader_epoch);
                     let current = group.epoch();
                     let end = group.group().read(|machine| {
                         let state = machine.partitions().get(id)?;
-                        if wanted_epoch == current { Some((current, state.next_offset)) } else { state.epoch_end(wanted_epoch) }
+                        if wanted_epoch == current {
+                            Some((current, state.next_offset))
+                        } else {
+                            state.epoch_end(wanted_epoch)
+                        }
                     });
                     if let Some((epoch, offset)) = end.filter(|_| wanted_epoch <= current) {
                         partition.leader_epoch = epoch.get();
@@ -159,7 +212,10 @@ pub(super) fn offset_for_leader_epoch(
 
 /// Answers DeleteRecords: moves log starts up. -1 means the high watermark; at or below log start nothing happens
 /// (field report A24); beyond the high watermark is refused.
-pub(super) async fn delete_records(broker: &Broker, request: DeleteRecordsRequest) -> DeleteRecordsResponse {
+pub(super) async fn delete_records(
+    broker: &Broker,
+    request: DeleteRecordsRequest,
+) -> DeleteRecordsResponse {
     let mut answer = DeleteRecordsResponse::default();
     for topic in request.topics {
         let mut of_topic = DeleteRecordsTopicResult::default();
@@ -167,7 +223,14 @@ pub(super) async fn delete_records(broker: &Broker, request: DeleteRecordsReques
             let mut partition = DeleteRecordsPartitionResult::default();
             partition.partition_index = wanted.partition_index;
             partition.low_watermark = -1;
-            match delete_one(broker, topic.name.as_str(), wanted.partition_index, wanted.offset).await {
+            match delete_one(
+                broker,
+                topic.name.as_str(),
+                wanted.partition_index,
+                wanted.offset,
+            )
+            .await
+            {
                 Ok(log_start) => partition.low_watermark = log_start.get(),
                 Err(code) => partition.error_code = code.code(),
             }
@@ -179,17 +242,34 @@ pub(super) async fn delete_records(broker: &Broker, request: DeleteRecordsReques
     answer
 }
 
-async fn delete_one(broker: &Broker, topic: &str, index: i32, offset: i64) -> Result<Offset, ErrorCode> {
+async fn delete_one(
+    broker: &Broker,
+    topic: &str,
+    index: i32,
+    offset: i64,
+) -> Result<Offset, ErrorCode> {
     let (partition, group) = locate(broker, topic, index, -1)?;
-    let (log_start, high_watermark) = group.bounds(partition).map_err(|error| fetch_code(&error))?;
-    let to = if offset == -1 { high_watermark } else { Offset::new(offset) };
+    let (log_start, high_watermark) = group
+        .bounds(partition)
+        .map_err(|error| fetch_code(&error))?;
+    let to = if offset == -1 {
+        high_watermark
+    } else {
+        Offset::new(offset)
+    };
     if to > high_watermark || to < Offset::ZERO {
         return Err(ErrorCode::OffsetOutOfRange);
     }
     if to <= log_start {
         return Ok(log_start);
     }
-    match group.propose(PartitionCommand::TrimPrefix { partition, log_start: to }).await {
+    match group
+        .propose(PartitionCommand::TrimPrefix {
+            partition,
+            log_start: to,
+        })
+        .await
+    {
         Ok((_, PartitionOutcome::LogStart(log_start))) => Ok(log_start),
         Ok(_) => Err(ErrorCode::UnknownTopicOrPartition),
         Err(error) => Err(propose_code(&error)),

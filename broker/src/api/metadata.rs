@@ -13,8 +13,8 @@ use crate::wire::messages::metadata_response::{
     MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
 use crate::wire::messages::{
-    DescribeClusterRequest, DescribeClusterResponse, MetadataRequest, MetadataResponse, StrBytes, WireUuid,
-    describe_cluster_response, topic_id, wire_topic_id,
+    DescribeClusterRequest, DescribeClusterResponse, MetadataRequest, MetadataResponse, StrBytes,
+    WireUuid, describe_cluster_response, topic_id, wire_topic_id,
 };
 use tidelog_model::{PlacementGroupId, TopicId};
 
@@ -52,7 +52,9 @@ pub(super) async fn metadata(
     answer.controller_id = broker.router.node().get();
     answer.cluster_authorized_operations = OPERATIONS_NOT_ASKED;
     // Version 0 has no way to say "none": an empty list means all topics.
-    let wanted = request.topics.filter(|topics| version > 0 || !topics.is_empty());
+    let wanted = request
+        .topics
+        .filter(|topics| version > 0 || !topics.is_empty());
     answer.topics = match wanted {
         None => all_topics(broker),
         Some(topics) => {
@@ -68,12 +70,23 @@ pub(super) async fn metadata(
 }
 
 fn all_topics(broker: &Broker) -> Vec<MetadataResponseTopic> {
-    let topics: Vec<(TopicId, Topic)> =
-        broker.router.image(|image| image.by_name().map(|(_, id, topic)| (id, topic.clone())).collect());
-    topics.iter().map(|(id, topic)| describe(broker, *id, topic)).collect()
+    let topics: Vec<(TopicId, Topic)> = broker.router.image(|image| {
+        image
+            .by_name()
+            .map(|(_, id, topic)| (id, topic.clone()))
+            .collect()
+    });
+    topics
+        .iter()
+        .map(|(id, topic)| describe(broker, *id, topic))
+        .collect()
 }
 
-async fn one_topic(broker: &Broker, wanted: MetadataRequestTopic, create: bool) -> MetadataResponseTopic {
+async fn one_topic(
+    broker: &Broker,
+    wanted: MetadataRequestTopic,
+    create: bool,
+) -> MetadataResponseTopic {
     let failed = |code: ErrorCode, name: Option<StrBytes>, id: WireUuid| {
         let mut topic = MetadataResponseTopic::default();
         topic.error_code = code.code();
@@ -86,7 +99,11 @@ async fn one_topic(broker: &Broker, wanted: MetadataRequestTopic, create: bool) 
         return match broker.router.image(|image| image.topic(id).cloned()) {
             Some(topic) => describe(broker, id, &topic),
             // Before version 12 the name cannot be null.
-            None => failed(ErrorCode::UnknownTopicId, Some(StrBytes::default()), wanted.topic_id),
+            None => failed(
+                ErrorCode::UnknownTopicId,
+                Some(StrBytes::default()),
+                wanted.topic_id,
+            ),
         };
     }
     let Some(name) = wanted.name else {
@@ -99,12 +116,20 @@ async fn one_topic(broker: &Broker, wanted: MetadataRequestTopic, create: bool) 
         return failed(ErrorCode::InvalidTopic, Some(name), WireUuid::default());
     }
     if !(create && broker.config.auto_create_topics) {
-        return failed(ErrorCode::UnknownTopicOrPartition, Some(name), WireUuid::default());
+        return failed(
+            ErrorCode::UnknownTopicOrPartition,
+            Some(name),
+            WireUuid::default(),
+        );
     }
     match topics::create_on_demand(broker, name.as_str()).await {
         Ok(()) => match broker.router.topic_by_name(name.as_str()) {
             Some((id, topic)) => describe(broker, id, &topic),
-            None => failed(ErrorCode::LeaderNotAvailable, Some(name), WireUuid::default()),
+            None => failed(
+                ErrorCode::LeaderNotAvailable,
+                Some(name),
+                WireUuid::default(),
+            ),
         },
         Err(code) => failed(code, Some(name), WireUuid::default()),
     }
@@ -115,20 +140,38 @@ fn describe(broker: &Broker, id: TopicId, topic: &Topic) -> MetadataResponseTopi
     answer.name = Some(StrBytes::from(topic.name.clone()));
     answer.topic_id = wire_topic_id(id);
     answer.topic_authorized_operations = OPERATIONS_NOT_ASKED;
-    answer.partitions =
-        (0i32..).zip(&topic.partitions).map(|(index, group)| describe_partition(broker, index, *group)).collect();
+    answer.partitions = (0i32..)
+        .zip(&topic.partitions)
+        .map(|(index, group)| describe_partition(broker, index, *group))
+        .collect();
     answer
 }
 
-fn describe_partition(broker: &Broker, index: i32, group: PlacementGroupId) -> MetadataResponsePartition {
+fn describe_partition(
+    broker: &Broker,
+    index: i32,
+    group: PlacementGroupId,
+) -> MetadataResponsePartition {
     let mut answer = MetadataResponsePartition::default();
     answer.partition_index = index;
     let replicas: Vec<i32> = broker.router.image(|image| {
-        image.groups().get(&group).map(|nodes| nodes.iter().map(|node| node.get()).collect()).unwrap_or_default()
+        image
+            .groups()
+            .get(&group)
+            .map(|nodes| nodes.iter().map(|node| node.get()).collect())
+            .unwrap_or_default()
     });
-    let leader = broker.router.data_group(group).map(|group| *group.group().leadership().borrow());
-    answer.leader_id = leader.and_then(|known| known.leader).map_or(-1, tidelog_model::NodeId::get);
-    answer.leader_epoch = broker.router.data_group(group).map_or(-1, |group| DataGroup::epoch(group).get());
+    let leader = broker
+        .router
+        .data_group(group)
+        .map(|group| *group.group().leadership().borrow());
+    answer.leader_id = leader
+        .and_then(|known| known.leader)
+        .map_or(-1, tidelog_model::NodeId::get);
+    answer.leader_epoch = broker
+        .router
+        .data_group(group)
+        .map_or(-1, |group| DataGroup::epoch(group).get());
     if answer.leader_id < 0 {
         answer.error_code = ErrorCode::LeaderNotAvailable.code();
     }

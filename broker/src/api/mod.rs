@@ -30,7 +30,9 @@ pub use context::{ApiConfig, Broker};
 impl Service for Broker {
     async fn start(&self, connection: &Arc<Connection>, request: Request) -> Answer {
         let started = Instant::now();
-        let label = ApiLabel { api: request.api().name() };
+        let label = ApiLabel {
+            api: request.api().name(),
+        };
         let broker = self.clone();
         let connection = Arc::clone(connection);
         match request.body {
@@ -53,7 +55,8 @@ impl Service for Broker {
                 let client = client.map(|id| id.as_str().to_owned()).unwrap_or_default();
                 Answer::Later(Box::pin(async move {
                     let response = broker.answer(&connection, body, version, &client).await;
-                    let counted = !matches!(&response, Response::Body(body) if is_empty_fetch(body));
+                    let counted =
+                        !matches!(&response, Response::Body(body) if is_empty_fetch(body));
                     broker.count(&label, started, counted);
                     response
                 }))
@@ -70,7 +73,10 @@ impl Broker {
     fn count(&self, label: &ApiLabel, started: Instant, timed: bool) {
         self.metrics.requests.get_or_create(label).inc();
         if timed {
-            self.metrics.request_seconds.get_or_create(label).observe(started.elapsed().as_secs_f64());
+            self.metrics
+                .request_seconds
+                .get_or_create(label)
+                .observe(started.elapsed().as_secs_f64());
         }
     }
 
@@ -82,27 +88,52 @@ impl Broker {
         client: &str,
     ) -> Response {
         match body {
-            RequestBody::Produce(body) => produce::accept(self, body, version).await.answer(self).await,
+            RequestBody::Produce(body) => {
+                produce::accept(self, body, version)
+                    .await
+                    .answer(self)
+                    .await
+            }
             RequestBody::ApiVersions(body) => connection.negotiate(&body, version).into(),
             RequestBody::Fetch(body) => fetch::fetch(self, body, version).await.into(),
-            RequestBody::ListOffsets(body) => list_offsets::list_offsets(self, body, version).await.into(),
-            RequestBody::OffsetForLeaderEpoch(body) => list_offsets::offset_for_leader_epoch(self, body).into(),
-            RequestBody::DeleteRecords(body) => list_offsets::delete_records(self, body).await.into(),
-            RequestBody::Metadata(body) => metadata::metadata(self, connection, body, version).await.into(),
-            RequestBody::DescribeCluster(body) => metadata::describe_cluster(self, connection, &body).into(),
+            RequestBody::ListOffsets(body) => {
+                list_offsets::list_offsets(self, body, version).await.into()
+            }
+            RequestBody::OffsetForLeaderEpoch(body) => {
+                list_offsets::offset_for_leader_epoch(self, body).into()
+            }
+            RequestBody::DeleteRecords(body) => {
+                list_offsets::delete_records(self, body).await.into()
+            }
+            RequestBody::Metadata(body) => metadata::metadata(self, connection, body, version)
+                .await
+                .into(),
+            RequestBody::DescribeCluster(body) => {
+                metadata::describe_cluster(self, connection, &body).into()
+            }
             RequestBody::CreateTopics(body) => topics::create(self, body).await.into(),
             RequestBody::DeleteTopics(body) => topics::delete(self, body).await.into(),
             RequestBody::DescribeConfigs(body) => configs::describe_configs(self, body).into(),
             RequestBody::IncrementalAlterConfigs(body) => configs::alter(self, body).await.into(),
             RequestBody::InitProducerId(body) => producer_id::init(self, body).await.into(),
-            RequestBody::FindCoordinator(body) => groups::find_coordinator(self, connection, body, version).into(),
-            RequestBody::JoinGroup(body) => groups::join(self, connection, body, version, client).await.into(),
+            RequestBody::FindCoordinator(body) => {
+                groups::find_coordinator(self, connection, body, version).into()
+            }
+            RequestBody::JoinGroup(body) => groups::join(self, connection, body, version, client)
+                .await
+                .into(),
             RequestBody::SyncGroup(body) => groups::sync(self, body, version).await.into(),
             RequestBody::Heartbeat(body) => groups::heartbeat(self, &body).into(),
             RequestBody::LeaveGroup(body) => groups::leave(self, body, version).into(),
-            RequestBody::OffsetCommit(body) => group_offsets::commit(self, body, version).await.into(),
-            RequestBody::OffsetFetch(body) => group_offsets::fetch_offsets(self, body, version).await.into(),
-            RequestBody::OffsetDelete(body) => group_offsets::delete_offsets(self, body).await.into(),
+            RequestBody::OffsetCommit(body) => {
+                group_offsets::commit(self, body, version).await.into()
+            }
+            RequestBody::OffsetFetch(body) => group_offsets::fetch_offsets(self, body, version)
+                .await
+                .into(),
+            RequestBody::OffsetDelete(body) => {
+                group_offsets::delete_offsets(self, body).await.into()
+            }
             RequestBody::ListGroups(body) => groups::list(self, &body).into(),
             RequestBody::DescribeGroups(body) => groups::describe(self, body, version).into(),
             RequestBody::DeleteGroups(body) => groups::delete(self, body).await.into(),

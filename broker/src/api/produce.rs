@@ -58,7 +58,8 @@ pub(super) struct Accepted {
 
 /// Validates and hands the batches to the proposers, in order. Waits while a group has too much in flight.
 pub(super) async fn accept(broker: &Broker, request: ProduceRequest, version: i16) -> Accepted {
-    let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(TIMEOUT_MAX);
+    let timeout =
+        Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(TIMEOUT_MAX);
     let mut groups: BTreeMap<PlacementGroupId, GroupAppend> = BTreeMap::new();
     let mut topics = Vec::with_capacity(request.topic_data.len());
     let mut appended = (0u64, 0u64);
@@ -71,12 +72,17 @@ pub(super) async fn accept(broker: &Broker, request: ProduceRequest, version: i1
                 (Some((code, text)), _) => SlotState::Failed(*code, Some(text.clone())),
                 (None, Err(code)) => SlotState::Failed(*code, None),
                 (None, Ok((topic, config))) => {
-                    let id = PartitionId { topic: *topic, index: PartitionIndex::new(partition.index) };
+                    let id = PartitionId {
+                        topic: *topic,
+                        index: PartitionIndex::new(partition.index),
+                    };
                     match check(broker, id, config, partition.records) {
                         Ok((group, batch)) => {
                             appended.0 += batch.bytes.len() as u64;
                             appended.1 += u64::from(batch.descriptor.records);
-                            let append = groups.entry(group).or_insert_with(|| GroupAppend { batches: Vec::new() });
+                            let append = groups.entry(group).or_insert_with(|| GroupAppend {
+                                batches: Vec::new(),
+                            });
                             append.batches.push(batch);
                             SlotState::Accepted(group, append.batches.len() - 1)
                         }
@@ -84,9 +90,16 @@ pub(super) async fn accept(broker: &Broker, request: ProduceRequest, version: i1
                     }
                 }
             };
-            partitions.push(Slot { index: partition.index, state });
+            partitions.push(Slot {
+                index: partition.index,
+                state,
+            });
         }
-        topics.push(TopicSlots { name: data.name, id: data.topic_id, partitions });
+        topics.push(TopicSlots {
+            name: data.name,
+            id: data.topic_id,
+            partitions,
+        });
     }
     let mut pending = BTreeMap::new();
     for (id, append) in groups {
@@ -96,20 +109,35 @@ pub(super) async fn accept(broker: &Broker, request: ProduceRequest, version: i1
         };
         pending.insert(id, accepted);
     }
-    Accepted { acks: request.acks, timeout, topics, pending, appended }
+    Accepted {
+        acks: request.acks,
+        timeout,
+        topics,
+        pending,
+        appended,
+    }
 }
 
 /// Errors that concern every partition of the request.
 fn refuse_whole(broker: &Broker, request: &ProduceRequest) -> Option<(ErrorCode, String)> {
     if broker.refusing.load(Ordering::Relaxed) {
         // Retriable: the producer keeps its records and tries again.
-        return Some((ErrorCode::KafkaStorageError, "the broker's disk reserve is used up (log.reserve-bytes)".to_owned()));
+        return Some((
+            ErrorCode::KafkaStorageError,
+            "the broker's disk reserve is used up (log.reserve-bytes)".to_owned(),
+        ));
     }
     if !matches!(request.acks, -1..=1) {
-        return Some((ErrorCode::InvalidRequiredAcks, format!("acks = {} is not -1, 0 or 1", request.acks)));
+        return Some((
+            ErrorCode::InvalidRequiredAcks,
+            format!("acks = {} is not -1, 0 or 1", request.acks),
+        ));
     }
     if request.transactional_id.is_some() {
-        return Some((ErrorCode::InvalidTxnState, "transactions are not built yet".to_owned()));
+        return Some((
+            ErrorCode::InvalidTxnState,
+            "transactions are not built yet".to_owned(),
+        ));
     }
     None
 }
@@ -126,7 +154,9 @@ fn find_topic(
             let topic = image.topic(id).ok_or(ErrorCode::UnknownTopicId)?;
             return Ok((id, crate::metadata::effective(&topic.configs)));
         }
-        let (id, topic) = image.topic_by_name(name.as_str()).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+        let (id, topic) = image
+            .topic_by_name(name.as_str())
+            .ok_or(ErrorCode::UnknownTopicOrPartition)?;
         Ok((id, crate::metadata::effective(&topic.configs)))
     })
 }
@@ -139,18 +169,32 @@ fn check(
     config: &EffectiveConfig,
     records: Option<Bytes>,
 ) -> Result<(PlacementGroupId, AppendBatch), Refused> {
-    let group = broker.router.leader_of(partition).map_err(|error| (route_code(error), None))?;
+    let group = broker
+        .router
+        .leader_of(partition)
+        .map_err(|error| (route_code(error), None))?;
     let invalid = |error: BatchError| (ErrorCode::from(error.clone()), Some(error.to_string()));
     let Some(records) = records.filter(|records| !records.is_empty()) else {
-        return Err((ErrorCode::InvalidRecord, Some("the partition's records are null or empty".to_owned())));
+        return Err((
+            ErrorCode::InvalidRecord,
+            Some("the partition's records are null or empty".to_owned()),
+        ));
     };
-    let batch = RecordBatch::validate_produced(records, config.max_message_bytes).map_err(invalid)?;
+    let batch =
+        RecordBatch::validate_produced(records, config.max_message_bytes).map_err(invalid)?;
     if batch.header().attributes.is_transactional() {
-        return Err((ErrorCode::InvalidTxnState, Some("transactions are not built yet".to_owned())));
+        return Err((
+            ErrorCode::InvalidTxnState,
+            Some("transactions are not built yet".to_owned()),
+        ));
     }
     let now = broker.clock.now_ms();
     let log_append_time = config.timestamp_type == TimestampType::LogAppendTime;
-    let batch = if log_append_time { batch.with_log_append_time(TimestampMs::new(now)) } else { batch };
+    let batch = if log_append_time {
+        batch.with_log_append_time(TimestampMs::new(now))
+    } else {
+        batch
+    };
     if !log_append_time {
         check_timestamps(&batch, config, now)?;
     }
@@ -167,17 +211,29 @@ fn check(
         first_timestamp: header.record_timestamp(0),
         max_timestamp: header.max_timestamp,
     };
-    Ok((group.id(), AppendBatch { descriptor, bytes: batch.into_bytes() }))
+    Ok((
+        group.id(),
+        AppendBatch {
+            descriptor,
+            bytes: batch.into_bytes(),
+        },
+    ))
 }
 
 /// `message.timestamp.before.max.ms` and `message.timestamp.after.max.ms` (KIP-937).
-fn check_timestamps(batch: &RecordBatch, config: &EffectiveConfig, now: i64) -> Result<(), Refused> {
+fn check_timestamps(
+    batch: &RecordBatch,
+    config: &EffectiveConfig,
+    now: i64,
+) -> Result<(), Refused> {
     let header = batch.header();
     let before = i64::try_from(config.timestamp_before_max.as_millis()).unwrap_or(i64::MAX);
     let after = i64::try_from(config.timestamp_after_max.as_millis()).unwrap_or(i64::MAX);
     let (first, last) = (header.record_timestamp(0).get(), header.max_timestamp.get());
     if now.saturating_sub(first) > before || last.saturating_sub(now) > after {
-        let text = format!("a record's timestamp is too far from the broker's time ({now}): {first} to {last}");
+        let text = format!(
+            "a record's timestamp is too far from the broker's time ({now}): {first} to {last}"
+        );
         return Err((ErrorCode::InvalidTimestamp, Some(text)));
     }
     Ok(())
@@ -215,7 +271,10 @@ impl Accepted {
                 Ok(pending) => match tokio::time::timeout_at(deadline, pending.outcome()).await {
                     Ok(Ok(outcomes)) => GroupOutcome::Outcomes(outcomes),
                     Ok(Err(error)) => GroupOutcome::Failed(propose_code(&error), error.to_string()),
-                    Err(_) => GroupOutcome::Failed(ErrorCode::RequestTimedOut, "not committed in time".to_owned()),
+                    Err(_) => GroupOutcome::Failed(
+                        ErrorCode::RequestTimedOut,
+                        "not committed in time".to_owned(),
+                    ),
                 },
                 Err(error) => GroupOutcome::Failed(propose_code(&error), error.to_string()),
             };
@@ -246,7 +305,10 @@ impl Accepted {
     }
 }
 
-fn answer_slot(slot: Slot, outcomes: &BTreeMap<PlacementGroupId, GroupOutcome>) -> PartitionProduceResponse {
+fn answer_slot(
+    slot: Slot,
+    outcomes: &BTreeMap<PlacementGroupId, GroupOutcome>,
+) -> PartitionProduceResponse {
     let mut answer = PartitionProduceResponse::default();
     answer.index = slot.index;
     answer.base_offset = -1;

@@ -7,7 +7,10 @@ use crate::wire::messages::{InitProducerIdRequest, InitProducerIdResponse};
 
 /// Answers InitProducerId. A fresh id is always right: a producer that lost its place begins anew with it, and one that
 /// asks for the next epoch of its id (KIP-360) gets a new id instead, as the protocol allows.
-pub(super) async fn init(broker: &Broker, request: InitProducerIdRequest) -> InitProducerIdResponse {
+pub(super) async fn init(
+    broker: &Broker,
+    request: InitProducerIdRequest,
+) -> InitProducerIdResponse {
     let mut answer = InitProducerIdResponse::default();
     answer.producer_id = -1;
     answer.producer_epoch = -1;

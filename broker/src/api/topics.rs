@@ -16,8 +16,8 @@ use crate::wire::messages::create_topics_response::{CreatableTopicConfigs, Creat
 use crate::wire::messages::delete_topics_request::DeleteTopicState;
 use crate::wire::messages::delete_topics_response::DeletableTopicResult;
 use crate::wire::messages::{
-    CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest, DeleteTopicsResponse, StrBytes, topic_id,
-    wire_topic_id,
+    CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest, DeleteTopicsResponse, StrBytes,
+    topic_id, wire_topic_id,
 };
 use tidelog_model::TopicId;
 
@@ -48,7 +48,11 @@ fn topic_error(error: &TopicError) -> Refused {
 /// Creates the topic that a client named in a metadata request. Another request may be faster: that is fine.
 pub(super) async fn create_on_demand(broker: &Broker, name: &str) -> Result<(), ErrorCode> {
     let partitions = usize::try_from(broker.config.default_partitions).unwrap_or(1);
-    let topic = NewTopic { name: name.to_owned(), partitions, configs: BTreeMap::new() };
+    let topic = NewTopic {
+        name: name.to_owned(),
+        partitions,
+        configs: BTreeMap::new(),
+    };
     match broker.router.create_topic(topic).await {
         Ok(_) | Err(TopicError::Refused(Refusal::TopicExists(_))) => Ok(()),
         Err(error) => Err(topic_error(&error).0),
@@ -73,7 +77,10 @@ pub(super) async fn create(broker: &Broker, request: CreateTopicsRequest) -> Cre
         // Null only together with a config error code; some clients read it without looking.
         result.configs = Some(Vec::new());
         let outcome = if twice.contains(&topic.name) {
-            Err((ErrorCode::InvalidRequest, "the topic is named twice in one request".to_owned()))
+            Err((
+                ErrorCode::InvalidRequest,
+                "the topic is named twice in one request".to_owned(),
+            ))
         } else {
             create_one(broker, &topic, request.validate_only).await
         };
@@ -109,7 +116,10 @@ async fn create_one(
 ) -> Result<(Option<TopicId>, NewTopic), Refused> {
     let wanted = check(broker, topic)?;
     if broker.router.topic_by_name(&wanted.name).is_some() {
-        return Err((ErrorCode::TopicAlreadyExists, format!("topic {:?} already exists", wanted.name)));
+        return Err((
+            ErrorCode::TopicAlreadyExists,
+            format!("topic {:?} already exists", wanted.name),
+        ));
     }
     if validate_only {
         return Ok((None, wanted));
@@ -121,7 +131,8 @@ async fn create_one(
 }
 
 fn check(broker: &Broker, topic: &CreatableTopic) -> Result<NewTopic, Refused> {
-    check_topic_name(topic.name.as_str()).map_err(|error| (ErrorCode::InvalidTopic, error.to_string()))?;
+    check_topic_name(topic.name.as_str())
+        .map_err(|error| (ErrorCode::InvalidTopic, error.to_string()))?;
     let partitions = if topic.assignments.is_empty() {
         check_replication(topic.replication_factor)?;
         match topic.num_partitions {
@@ -133,7 +144,10 @@ fn check(broker: &Broker, topic: &CreatableTopic) -> Result<NewTopic, Refused> {
     };
     let partitions = usize::try_from(partitions).unwrap_or(0);
     if partitions == 0 || partitions > TOPIC_PARTITIONS_MAX {
-        let text = format!("a topic has 1 to {TOPIC_PARTITIONS_MAX} partitions, not {}", topic.num_partitions);
+        let text = format!(
+            "a topic has 1 to {TOPIC_PARTITIONS_MAX} partitions, not {}",
+            topic.num_partitions
+        );
         return Err((ErrorCode::InvalidPartitions, text));
     }
     let mut configs = BTreeMap::new();
@@ -145,7 +159,11 @@ fn check(broker: &Broker, topic: &CreatableTopic) -> Result<NewTopic, Refused> {
         configs.insert(config.name.as_str().to_owned(), value.as_str().to_owned());
     }
     check_configs(&configs).map_err(|error| (ErrorCode::InvalidConfig, error.to_string()))?;
-    Ok(NewTopic { name: topic.name.as_str().to_owned(), partitions, configs })
+    Ok(NewTopic {
+        name: topic.name.as_str().to_owned(),
+        partitions,
+        configs,
+    })
 }
 
 fn check_replication(factor: i16) -> Result<(), Refused> {
@@ -159,15 +177,32 @@ fn check_replication(factor: i16) -> Result<(), Refused> {
 /// Explicit assignments: each partition once, numbered from 0, on this broker.
 fn check_assignments(broker: &Broker, topic: &CreatableTopic) -> Result<i32, Refused> {
     let this = broker.router.node().get();
-    let mut indexes: Vec<i32> = topic.assignments.iter().map(|assignment| assignment.partition_index).collect();
+    let mut indexes: Vec<i32> = topic
+        .assignments
+        .iter()
+        .map(|assignment| assignment.partition_index)
+        .collect();
     indexes.sort_unstable();
-    let numbered = indexes.iter().copied().eq(0..i32::try_from(indexes.len()).unwrap_or(i32::MAX));
-    let placed = topic.assignments.iter().all(|assignment| assignment.broker_ids == [this]);
+    let numbered = indexes
+        .iter()
+        .copied()
+        .eq(0..i32::try_from(indexes.len()).unwrap_or(i32::MAX));
+    let placed = topic
+        .assignments
+        .iter()
+        .all(|assignment| assignment.broker_ids == [this]);
     if topic.num_partitions != -1 || !numbered || !placed {
-        let text = format!("assignments must number the partitions from 0 and place each on broker {this}");
+        let text = format!(
+            "assignments must number the partitions from 0 and place each on broker {this}"
+        );
         return Err((ErrorCode::InvalidReplicaAssignment, text));
     }
-    i32::try_from(indexes.len()).map_err(|_| (ErrorCode::InvalidPartitions, "too many partitions".to_owned()))
+    i32::try_from(indexes.len()).map_err(|_| {
+        (
+            ErrorCode::InvalidPartitions,
+            "too many partitions".to_owned(),
+        )
+    })
 }
 
 /// Answers DeleteTopics: by name, or by id from version 6 on.
@@ -186,7 +221,11 @@ pub(super) async fn delete(broker: &Broker, request: DeleteTopicsRequest) -> Del
             Ok((id, name)) => {
                 result.name = Some(StrBytes::from(name));
                 result.topic_id = wire_topic_id(id);
-                broker.router.delete_topic(id).await.map_err(|error| topic_error(&error))
+                broker
+                    .router
+                    .delete_topic(id)
+                    .await
+                    .map_err(|error| topic_error(&error))
             }
             Err(code) => Err((code, code.to_string())),
         };

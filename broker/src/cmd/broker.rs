@@ -21,9 +21,15 @@ pub(crate) struct BrokerArgs {
 pub(crate) async fn run(args: BrokerArgs) -> ExitCode {
     let text = match std::fs::read_to_string(&args.config) {
         Ok(text) => text,
-        Err(error) => return super::usage(&format!("config file {}: {error}", args.config.display())),
+        Err(error) => {
+            return super::usage(&format!("config file {}: {error}", args.config.display()));
+        }
     };
-    let sources = Sources { file: Some((args.config, text)), environment: super::environment(), set: args.set };
+    let sources = Sources {
+        file: Some((args.config, text)),
+        environment: super::environment(),
+        set: args.set,
+    };
     super::run_node(&sources, |node, config| {
         let at = node.addresses();
         tracing::info!(

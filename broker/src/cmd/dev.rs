@@ -38,14 +38,26 @@ pub(crate) async fn run(args: DevArgs) -> ExitCode {
     ];
     set.extend(args.store.map(|store| format!("store.url={store}")));
     set.extend(args.set);
-    let sources = Sources { file: None, environment: super::environment(), set };
+    let sources = Sources {
+        file: None,
+        environment: super::environment(),
+        set,
+    };
     super::run_node(&sources, greet).await
 }
 
 fn greet(node: &Node, config: &Config) {
     let at = node.addresses();
-    let bootstrap = if at.kafka.port() == 9092 { String::new() } else { format!(" --bootstrap {}", at.kafka) };
-    let admin = if at.admin.port() == 9640 { String::new() } else { format!(" --admin-url http://{}", at.admin) };
+    let bootstrap = if at.kafka.port() == 9092 {
+        String::new()
+    } else {
+        format!(" --bootstrap {}", at.kafka)
+    };
+    let admin = if at.admin.port() == 9640 {
+        String::new()
+    } else {
+        format!(" --admin-url http://{}", at.admin)
+    };
     super::show(&format!(
         "tidelog {version} is ready.
 

@@ -23,7 +23,11 @@ pub(crate) struct DoctorArgs {
 pub(crate) async fn run(args: DoctorArgs, global: &Global) -> ExitCode {
     let mut set = vec![format!("store.url={}", args.store)];
     set.extend(args.set);
-    let config = match Config::load(&Sources { file: None, environment: super::environment(), set }) {
+    let config = match Config::load(&Sources {
+        file: None,
+        environment: super::environment(),
+        set,
+    }) {
         Ok(config) => config,
         Err(error) => return super::usage(&error.to_string()),
     };
@@ -58,5 +62,6 @@ fn to_json(report: &ProbeReport) -> String {
         })
         .collect();
     let (one, many) = (report.fit_for_one_broker(), report.fit_for_many_brokers());
-    serde_json::json!({"checks": checks, "fit_for_one_broker": one, "fit_for_many_brokers": many}).to_string()
+    serde_json::json!({"checks": checks, "fit_for_one_broker": one, "fit_for_many_brokers": many})
+        .to_string()
 }

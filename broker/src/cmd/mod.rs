@@ -38,7 +38,9 @@ pub(crate) fn show(text: &str) {
 }
 
 pub(crate) fn environment() -> std::collections::BTreeMap<String, String> {
-    std::env::vars().filter(|(name, _)| name.starts_with("TIDELOG_")).collect()
+    std::env::vars()
+        .filter(|(name, _)| name.starts_with("TIDELOG_"))
+        .collect()
 }
 
 /// Runs a node until a signal, or until it can no longer promise anything.

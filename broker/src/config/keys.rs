@@ -30,40 +30,190 @@ pub struct Key {
 }
 
 const fn key(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Key {
-    Key { name, kind, default, help }
+    Key {
+        name,
+        kind,
+        default,
+        help,
+    }
 }
 
 /// All keys.
 pub const KEYS: &[Key] = &[
-    key("node.id", Kind::Number, "1", "Broker id, at least 1. Kept in the data directory: it cannot change later."),
-    key("node.zone", Kind::Text, "", "Zone of the broker; Kafka clients see it as the rack."),
-    key("node.data-dir", Kind::Text, "./tidelog-data", "Directory of the hot tail. One broker each; locked while in use."),
-    key("kafka.listen", Kind::Text, "127.0.0.1:9092", "Address of the Kafka listener."),
-    key("kafka.advertised", Kind::Text, "", "Address that clients are told. Empty: what each client dialled."),
-    key("kafka.auto-create-topics", Kind::Flag, "true", "Whether a client that names an unknown topic creates it."),
-    key("kafka.default-partitions", Kind::Number, "1", "Partitions of a topic that is created without a count."),
-    key("kafka.max-request-bytes", Kind::Number, "104857600", "Largest request accepted, bytes."),
-    key("kafka.max-connections", Kind::Number, "4096", "Most Kafka connections at once."),
-    key("peer.listen", Kind::Text, "127.0.0.1:9192", "Address of the listener for other brokers. Not used by a cluster of one."),
-    key("peer.advertised", Kind::Text, "", "Address that other brokers are told. Not used by a cluster of one."),
-    key("admin.listen", Kind::Text, "127.0.0.1:9640", "Address of the admin HTTP listener."),
-    key("cluster.name", Kind::Text, "tidelog", "Name of the cluster, for people."),
-    key("cluster.seeds", Kind::List, "", "id@host:port of every broker. Empty: a cluster of one."),
-    key("cluster.data-groups", Kind::Number, "2", "Placement groups that carry partitions. Fixed when the cluster is made."),
-    key("store.url", Kind::Text, "", "file:///dir or s3://bucket/prefix. Empty: file://<data-dir>/store."),
-    key("store.endpoint", Kind::Text, "", "Endpoint of an S3-compatible server. Empty: AWS, or AWS_ENDPOINT_URL."),
-    key("store.path-style", Kind::Flag, "false", "Whether the bucket goes into the path rather than the host name."),
-    key("store.region", Kind::Text, "", "Region. Empty: AWS_REGION, or us-east-1."),
-    key("log.file-bytes", Kind::Number, "67108864", "Size of one log file, bytes (1 MiB to 1 GiB)."),
-    key("log.cache-bytes", Kind::Number, "134217728", "Memory for the newest log entries over all groups, bytes."),
-    key("log.reserve-bytes", Kind::Number, "536870912", "New records are refused while the disk has less room than this; 0: never."),
-    key("tier.cut-bytes", Kind::Number, "67108864", "A group moves data to the store after this many new bytes."),
-    key("tier.cut-interval-ms", Kind::Number, "600000", "It moves what there is at the latest after this time."),
-    key("tier.local-bytes", Kind::Number, "1073741824", "Bytes per group that stay local for hot reads after they are in the store."),
-    key("tier.cache-bytes", Kind::Number, "134217728", "Memory for what was read back from the store, bytes."),
-    key("archive.enable", Kind::Flag, "true", "Whether this broker exports Parquet files in Iceberg tables."),
-    key("archive.interval-ms", Kind::Number, "300000", "Time between two exports."),
-    key("groups.initial-rebalance-delay-ms", Kind::Number, "500", "How long an empty consumer group waits for more members."),
+    key(
+        "node.id",
+        Kind::Number,
+        "1",
+        "Broker id, at least 1. Kept in the data directory: it cannot change later.",
+    ),
+    key(
+        "node.zone",
+        Kind::Text,
+        "",
+        "Zone of the broker; Kafka clients see it as the rack.",
+    ),
+    key(
+        "node.data-dir",
+        Kind::Text,
+        "./tidelog-data",
+        "Directory of the hot tail. One broker each; locked while in use.",
+    ),
+    key(
+        "kafka.listen",
+        Kind::Text,
+        "127.0.0.1:9092",
+        "Address of the Kafka listener.",
+    ),
+    key(
+        "kafka.advertised",
+        Kind::Text,
+        "",
+        "Address that clients are told. Empty: what each client dialled.",
+    ),
+    key(
+        "kafka.auto-create-topics",
+        Kind::Flag,
+        "true",
+        "Whether a client that names an unknown topic creates it.",
+    ),
+    key(
+        "kafka.default-partitions",
+        Kind::Number,
+        "1",
+        "Partitions of a topic that is created without a count.",
+    ),
+    key(
+        "kafka.max-request-bytes",
+        Kind::Number,
+        "104857600",
+        "Largest request accepted, bytes.",
+    ),
+    key(
+        "kafka.max-connections",
+        Kind::Number,
+        "4096",
+        "Most Kafka connections at once.",
+    ),
+    key(
+        "peer.listen",
+        Kind::Text,
+        "127.0.0.1:9192",
+        "Address of the listener for other brokers. Not used by a cluster of one.",
+    ),
+    key(
+        "peer.advertised",
+        Kind::Text,
+        "",
+        "Address that other brokers are told. Not used by a cluster of one.",
+    ),
+    key(
+        "admin.listen",
+        Kind::Text,
+        "127.0.0.1:9640",
+        "Address of the admin HTTP listener.",
+    ),
+    key(
+        "cluster.name",
+        Kind::Text,
+        "tidelog",
+        "Name of the cluster, for people.",
+    ),
+    key(
+        "cluster.seeds",
+        Kind::List,
+        "",
+        "id@host:port of every broker. Empty: a cluster of one.",
+    ),
+    key(
+        "cluster.data-groups",
+        Kind::Number,
+        "2",
+        "Placement groups that carry partitions. Fixed when the cluster is made.",
+    ),
+    key(
+        "store.url",
+        Kind::Text,
+        "",
+        "file:///dir or s3://bucket/prefix. Empty: file://<data-dir>/store.",
+    ),
+    key(
+        "store.endpoint",
+        Kind::Text,
+        "",
+        "Endpoint of an S3-compatible server. Empty: AWS, or AWS_ENDPOINT_URL.",
+    ),
+    key(
+        "store.path-style",
+        Kind::Flag,
+        "false",
+        "Whether the bucket goes into the path rather than the host name.",
+    ),
+    key(
+        "store.region",
+        Kind::Text,
+        "",
+        "Region. Empty: AWS_REGION, or us-east-1.",
+    ),
+    key(
+        "log.file-bytes",
+        Kind::Number,
+        "67108864",
+        "Size of one log file, bytes (1 MiB to 1 GiB).",
+    ),
+    key(
+        "log.cache-bytes",
+        Kind::Number,
+        "134217728",
+        "Memory for the newest log entries over all groups, bytes.",
+    ),
+    key(
+        "log.reserve-bytes",
+        Kind::Number,
+        "536870912",
+        "New records are refused while the disk has less room than this; 0: never.",
+    ),
+    key(
+        "tier.cut-bytes",
+        Kind::Number,
+        "67108864",
+        "A group moves data to the store after this many new bytes.",
+    ),
+    key(
+        "tier.cut-interval-ms",
+        Kind::Number,
+        "600000",
+        "It moves what there is at the latest after this time.",
+    ),
+    key(
+        "tier.local-bytes",
+        Kind::Number,
+        "1073741824",
+        "Bytes per group that stay local for hot reads after they are in the store.",
+    ),
+    key(
+        "tier.cache-bytes",
+        Kind::Number,
+        "134217728",
+        "Memory for what was read back from the store, bytes.",
+    ),
+    key(
+        "archive.enable",
+        Kind::Flag,
+        "true",
+        "Whether this broker exports Parquet files in Iceberg tables.",
+    ),
+    key(
+        "archive.interval-ms",
+        Kind::Number,
+        "300000",
+        "Time between two exports.",
+    ),
+    key(
+        "groups.initial-rebalance-delay-ms",
+        Kind::Number,
+        "500",
+        "How long an empty consumer group waits for more members.",
+    ),
 ];
 
 /// The key called `name`.
@@ -75,7 +225,10 @@ pub fn find(name: &str) -> Option<&'static Key> {
 /// The environment variable of a key: `node.data-dir` is `TIDELOG_NODE_DATA_DIR`.
 #[must_use]
 pub fn environment_name(key: &Key) -> String {
-    format!("TIDELOG_{}", key.name.replace(['.', '-'], "_").to_uppercase())
+    format!(
+        "TIDELOG_{}",
+        key.name.replace(['.', '-'], "_").to_uppercase()
+    )
 }
 
 /// The page docs/operating/configuration.md.
@@ -87,8 +240,17 @@ pub fn to_markdown() -> String {
          | key | environment | default | meaning |\n|---|---|---|---|\n",
     );
     for key in KEYS {
-        let default = if key.default.is_empty() { "(empty)" } else { key.default };
-        page.push_str(&format!("| `{}` | `{}` | `{default}` | {} |\n", key.name, environment_name(key), key.help));
+        let default = if key.default.is_empty() {
+            "(empty)"
+        } else {
+            key.default
+        };
+        page.push_str(&format!(
+            "| `{}` | `{}` | `{default}` | {} |\n",
+            key.name,
+            environment_name(key),
+            key.help
+        ));
     }
     page
 }

@@ -40,8 +40,9 @@ impl Config {
             insert(&mut root, key, parse(key, key.default)?);
         }
         if let Some((path, text)) = &sources.file {
-            let file: Table =
-                text.parse().map_err(|error| ConfigError(format!("config file {}: {error}", path.display())))?;
+            let file: Table = text
+                .parse()
+                .map_err(|error| ConfigError(format!("config file {}: {error}", path.display())))?;
             merge_file(&mut root, file, &path.display().to_string())?;
         }
         for key in KEYS {
@@ -51,47 +52,80 @@ impl Config {
         }
         for setting in &sources.set {
             let Some((name, text)) = setting.split_once('=') else {
-                return wrong(format!("--set {setting}: expected key=value, for example --set store.path-style=true"));
+                return wrong(format!(
+                    "--set {setting}: expected key=value, for example --set store.path-style=true"
+                ));
             };
-            let Some(key) = keys::find(name.trim()) else { return wrong(unknown(name.trim(), "--set")) };
+            let Some(key) = keys::find(name.trim()) else {
+                return wrong(unknown(name.trim(), "--set"));
+            };
             insert(&mut root, key, parse(key, text)?);
         }
-        let config: Self = root.try_into().map_err(|error: toml::de::Error| ConfigError(error.to_string()))?;
+        let config: Self = root
+            .try_into()
+            .map_err(|error: toml::de::Error| ConfigError(error.to_string()))?;
         config.check()?;
         Ok(config)
     }
 
     fn check(&self) -> Result<(), ConfigError> {
         if self.node.id < 1 {
-            return wrong(format!("node.id = {}: a broker id is at least 1", self.node.id));
+            return wrong(format!(
+                "node.id = {}: a broker id is at least 1",
+                self.node.id
+            ));
         }
         if self.cluster.seeds.len() > 1 {
-            return wrong("cluster.seeds names several brokers: clusters of more than one broker are not built yet; leave it empty");
+            return wrong(
+                "cluster.seeds names several brokers: clusters of more than one broker are not built yet; leave it empty",
+            );
         }
         if !(1..=64).contains(&self.cluster.data_groups) {
-            return wrong(format!("cluster.data-groups = {}: between 1 and 64", self.cluster.data_groups));
+            return wrong(format!(
+                "cluster.data-groups = {}: between 1 and 64",
+                self.cluster.data_groups
+            ));
         }
         if !(1..=10_000).contains(&self.kafka.default_partitions) {
-            return wrong(format!("kafka.default-partitions = {}: between 1 and 10000", self.kafka.default_partitions));
+            return wrong(format!(
+                "kafka.default-partitions = {}: between 1 and 10000",
+                self.kafka.default_partitions
+            ));
         }
         if !((1 << 20)..=(1 << 30)).contains(&self.log.file_bytes) {
-            return wrong(format!("log.file-bytes = {}: between 1048576 and 1073741824", self.log.file_bytes));
+            return wrong(format!(
+                "log.file-bytes = {}: between 1048576 and 1073741824",
+                self.log.file_bytes
+            ));
         }
         if !((64 << 10)..=(1 << 30)).contains(&self.kafka.max_request_bytes) {
-            return wrong(format!("kafka.max-request-bytes = {}: between 65536 and 1073741824", self.kafka.max_request_bytes));
+            return wrong(format!(
+                "kafka.max-request-bytes = {}: between 65536 and 1073741824",
+                self.kafka.max_request_bytes
+            ));
         }
-        if self.tier.cut_bytes == 0 || self.tier.cut_interval_ms == 0 || self.archive.interval_ms == 0 {
-            return wrong("tier.cut-bytes, tier.cut-interval-ms and archive.interval-ms are at least 1");
+        if self.tier.cut_bytes == 0
+            || self.tier.cut_interval_ms == 0
+            || self.archive.interval_ms == 0
+        {
+            return wrong(
+                "tier.cut-bytes, tier.cut-interval-ms and archive.interval-ms are at least 1",
+            );
         }
         Ok(())
     }
 }
 
 fn unknown(name: &str, place: &str) -> String {
-    let near = KEYS.iter().map(|key| key.name).find(|known| known.rsplit('.').next() == name.rsplit('.').next());
+    let near = KEYS
+        .iter()
+        .map(|key| key.name)
+        .find(|known| known.rsplit('.').next() == name.rsplit('.').next());
     match near {
         Some(near) => format!("{place}: unknown key {name}; did you mean {near}?"),
-        None => format!("{place}: unknown key {name}; docs/operating/configuration.md lists all keys"),
+        None => {
+            format!("{place}: unknown key {name}; docs/operating/configuration.md lists all keys")
+        }
     }
 }
 
@@ -101,7 +135,10 @@ fn parse(key: &Key, text: &str) -> Result<Value, ConfigError> {
         Kind::Text => Ok(Value::String(text.to_owned())),
         Kind::Number => match text.parse::<i64>() {
             Ok(number) if number >= 0 => Ok(Value::Integer(number)),
-            _ => wrong(format!("{} = {text}: expected a whole number that is not negative", key.name)),
+            _ => wrong(format!(
+                "{} = {text}: expected a whole number that is not negative",
+                key.name
+            )),
         },
         Kind::Flag => match text {
             "true" => Ok(Value::Boolean(true)),
@@ -109,14 +146,20 @@ fn parse(key: &Key, text: &str) -> Result<Value, ConfigError> {
             _ => wrong(format!("{} = {text}: expected true or false", key.name)),
         },
         Kind::List => Ok(Value::Array(
-            text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(|item| Value::String(item.to_owned())).collect(),
+            text.split(',')
+                .map(str::trim)
+                .filter(|item| !item.is_empty())
+                .map(|item| Value::String(item.to_owned()))
+                .collect(),
         )),
     }
 }
 
 fn insert(root: &mut Table, key: &Key, value: Value) {
     let (section, name) = key.name.split_once('.').unwrap_or(("", key.name));
-    let entry = root.entry(section).or_insert_with(|| Value::Table(Table::new()));
+    let entry = root
+        .entry(section)
+        .or_insert_with(|| Value::Table(Table::new()));
     if let Value::Table(table) = entry {
         table.insert(name.to_owned(), value);
     }
@@ -125,11 +168,15 @@ fn insert(root: &mut Table, key: &Key, value: Value) {
 fn merge_file(root: &mut Table, file: Table, place: &str) -> Result<(), ConfigError> {
     for (section, values) in file {
         let Value::Table(values) = values else {
-            return wrong(format!("{place}: {section} is not a section; keys stand in sections such as [node]"));
+            return wrong(format!(
+                "{place}: {section} is not a section; keys stand in sections such as [node]"
+            ));
         };
         for (name, value) in values {
             let full = format!("{section}.{name}");
-            let Some(key) = keys::find(&full) else { return wrong(unknown(&full, place)) };
+            let Some(key) = keys::find(&full) else {
+                return wrong(unknown(&full, place));
+            };
             let fits = matches!(
                 (key.kind, &value),
                 (Kind::Text, Value::String(_))
@@ -138,7 +185,9 @@ fn merge_file(root: &mut Table, file: Table, place: &str) -> Result<(), ConfigEr
                     | (Kind::List, Value::Array(_))
             );
             if !fits {
-                return wrong(format!("{place}: {full} has a value of the wrong type ({value})"));
+                return wrong(format!(
+                    "{place}: {full} has a value of the wrong type ({value})"
+                ));
             }
             insert(root, key, value);
         }
@@ -154,7 +203,10 @@ mod tests {
     fn sources(file: &str, environment: &[(&str, &str)], set: &[&str]) -> Sources {
         Sources {
             file: Some((PathBuf::from("t.toml"), file.to_owned())),
-            environment: environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            environment: environment
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
             set: set.iter().map(|s| (*s).to_owned()).collect(),
         }
     }
@@ -164,17 +216,40 @@ mod tests {
     fn precedence() {
         let file = "[node]\nid = 3\nzone = \"a\"\ndata-dir = \"/d\"\n[store]\nregion = \"r1\"\n";
         let config = Config::load(&sources(file, &[], &[])).unwrap();
-        assert_eq!((config.node.id, config.node.zone.as_str(), config.store.region.as_str()), (3, "a", "r1"));
+        assert_eq!(
+            (
+                config.node.id,
+                config.node.zone.as_str(),
+                config.store.region.as_str()
+            ),
+            (3, "a", "r1")
+        );
         assert_eq!(config.kafka.listen, "127.0.0.1:9092");
         let env = [("TIDELOG_NODE_ID", "4"), ("TIDELOG_STORE_REGION", "r2")];
-        let config = Config::load(&sources(file, &env, &["node.id=5", "store.path-style=true"])).unwrap();
-        assert_eq!((config.node.id, config.store.region.as_str(), config.store.path_style), (5, "r2", true));
+        let config = Config::load(&sources(
+            file,
+            &env,
+            &["node.id=5", "store.path-style=true"],
+        ))
+        .unwrap();
+        assert_eq!(
+            (
+                config.node.id,
+                config.store.region.as_str(),
+                config.store.path_style
+            ),
+            (5, "r2", true)
+        );
     }
 
     /// Proves that mistakes are named with their key and what to do.
     #[test]
     fn mistakes_are_named() {
-        let text = |file: &str, set: &[&str]| Config::load(&sources(file, &[], set)).unwrap_err().to_string();
+        let text = |file: &str, set: &[&str]| {
+            Config::load(&sources(file, &[], set))
+                .unwrap_err()
+                .to_string()
+        };
         assert!(text("[node]\nidd = 3\n", &[]).contains("unknown key node.idd"));
         assert!(text("[nod]\nid = 3\n", &[]).contains("did you mean node.id?"));
         assert!(text("[node]\nid = \"x\"\n", &[]).contains("wrong type"));
@@ -189,6 +264,10 @@ mod tests {
     #[test]
     fn documentation_is_fresh() {
         let page = include_str!("../../../docs/operating/configuration.md");
-        assert_eq!(page, keys::to_markdown(), "regenerate docs/operating/configuration.md from keys::to_markdown()");
+        assert_eq!(
+            page,
+            keys::to_markdown(),
+            "regenerate docs/operating/configuration.md from keys::to_markdown()"
+        );
     }
 }

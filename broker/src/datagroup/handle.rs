@@ -47,7 +47,14 @@ impl DataGroup {
     ) -> Self {
         let proposer = Proposer::start(config.proposer, group.clone(), Arc::clone(&clock), tasks);
         let hot = HotReader::new(group.log().clone(), config.disk_cache_bytes);
-        let data_group = Self { id, group, proposer, hot, remote, clock };
+        let data_group = Self {
+            id,
+            group,
+            proposer,
+            hot,
+            remote,
+            clock,
+        };
         data_group.forget_purged();
         data_group
     }
@@ -92,22 +99,32 @@ impl DataGroup {
     ///
     /// # Errors
     /// [`ProposeError`]; its `may_have_happened` says what a retry risks. All commands but appends may be repeated.
-    pub async fn propose(&self, command: PartitionCommand) -> Result<(LogId, PartitionOutcome), ProposeError> {
+    pub async fn propose(
+        &self,
+        command: PartitionCommand,
+    ) -> Result<(LogId, PartitionOutcome), ProposeError> {
         let stamp = TimestampMs::new(self.clock.now_ms());
         let dir = Stamped { stamp, command }.encode();
-        let (id, outcome) = self.group.propose(Command { dir, body: Bytes::new() }).await?;
+        let (id, outcome) = self
+            .group
+            .propose(Command {
+                dir,
+                body: Bytes::new(),
+            })
+            .await?;
         match outcome {
             DataOutcome::Partition(outcome) => Ok((id, outcome)),
-            DataOutcome::Coordinator(_) => {
-                Err(ProposeError::Fatal("a partition command was answered with a coordinator's outcome".to_owned()))
-            }
+            DataOutcome::Coordinator(_) => Err(ProposeError::Fatal(
+                "a partition command was answered with a coordinator's outcome".to_owned(),
+            )),
         }
     }
 
     /// Makes the hot index forget what the local log no longer holds.
     pub fn forget_purged(&self) {
         if let Some(purged) = self.group.log().state().purged {
-            self.group.update_local(|machine| machine.trim_hot(purged.index.next()));
+            self.group
+                .update_local(|machine| machine.trim_hot(purged.index.next()));
         }
     }
 
@@ -117,7 +134,8 @@ impl DataGroup {
     /// What placement says; the files stay then.
     pub async fn purge(&self, upto: LogIndex) -> Result<(), PlacementError> {
         // The index forgets first: what is in the store may be read from there while the files still exist.
-        self.group.update_local(|machine| machine.trim_hot(upto.next()));
+        self.group
+            .update_local(|machine| machine.trim_hot(upto.next()));
         self.group.purge(upto).await
     }
 }

@@ -3,7 +3,7 @@
 //! Owns: dispatch, and the group's snapshot image.
 //! Not here: what either half does with a command (`partition::machine`, `coordinator::state`).
 
-use crate::coordinator::state::{CoordinatorOutcome, ConsumerGroupsState};
+use crate::coordinator::state::{ConsumerGroupsState, CoordinatorOutcome};
 use crate::partition::command::{KINDS_END, MalformedCommand};
 use crate::partition::{PartitionOutcome, Partitions, image};
 use crate::placement::{Command, StateMachine};
@@ -41,7 +41,12 @@ impl DataMachine {
     /// An empty machine.
     #[must_use]
     pub fn new(cluster: ClusterId, group: PlacementGroupId) -> Self {
-        Self { cluster, group, partitions: Partitions::default(), coordinator: ConsumerGroupsState::default() }
+        Self {
+            cluster,
+            group,
+            partitions: Partitions::default(),
+            coordinator: ConsumerGroupsState::default(),
+        }
     }
 
     /// The partitions.
@@ -67,12 +72,17 @@ impl StateMachine for DataMachine {
 
     fn apply(&mut self, id: LogId, command: &Command) -> DataOutcome {
         match command.dir.first() {
-            Some(kind) if *kind >= KINDS_END => DataOutcome::Coordinator(self.coordinator.apply_bytes(&command.dir)),
+            Some(kind) if *kind >= KINDS_END => {
+                DataOutcome::Coordinator(self.coordinator.apply_bytes(&command.dir))
+            }
             Some(_) => {
                 let coordinator = &self.coordinator;
-                DataOutcome::Partition(
-                    self.partitions.apply(id, &command.dir, command.body.len(), || coordinator.encode()),
-                )
+                DataOutcome::Partition(self.partitions.apply(
+                    id,
+                    &command.dir,
+                    command.body.len(),
+                    || coordinator.encode(),
+                ))
             }
             None => DataOutcome::Partition(PartitionOutcome::Malformed(MalformedCommand("empty"))),
         }
@@ -84,7 +94,8 @@ impl StateMachine for DataMachine {
 
     fn restore(&mut self, _last: LogId, bytes: &Bytes) -> Result<(), String> {
         let (partitions, coordinator) = image::decode(bytes).map_err(|error| error.to_string())?;
-        self.coordinator = ConsumerGroupsState::decode(&coordinator).map_err(|error| error.to_string())?;
+        self.coordinator =
+            ConsumerGroupsState::decode(&coordinator).map_err(|error| error.to_string())?;
         self.partitions = partitions;
         Ok(())
     }

@@ -112,20 +112,35 @@ struct Planned {
 fn plan(state: &PartitionState, from: Offset, bytes_max: u64) -> Result<Planned, FetchError> {
     let (log_start, high_watermark) = (state.log_start, state.next_offset);
     if from < log_start || from > high_watermark {
-        return Err(FetchError::OutOfRange { log_start, high_watermark });
+        return Err(FetchError::OutOfRange {
+            log_start,
+            high_watermark,
+        });
     }
     let plan = if from == high_watermark {
         Plan::Nothing
     } else if state.hot.contains(from) {
         Plan::Hot(state.hot.read(from, high_watermark, bytes_max))
     } else if let Some((at, _)) = state.segment_at(from) {
-        Plan::Cold(state.segments.iter().skip(at).take(1 + SEGMENTS_AHEAD).cloned().collect())
+        Plan::Cold(
+            state
+                .segments
+                .iter()
+                .skip(at)
+                .take(1 + SEGMENTS_AHEAD)
+                .cloned()
+                .collect(),
+        )
     } else {
         // I6 says that this cannot be: neither tier holds a readable offset. Never served as an empty answer.
         tracing::error!(partition = %state.id, offset = %from, "hole between log start and high watermark (I6)");
         return Err(FetchError::Moved);
     };
-    Ok(Planned { high_watermark, log_start, plan })
+    Ok(Planned {
+        high_watermark,
+        log_start,
+        plan,
+    })
 }
 
 impl DataGroup {
@@ -135,7 +150,10 @@ impl DataGroup {
     /// [`FetchError::UnknownPartition`].
     pub fn bounds(&self, partition: PartitionId) -> Result<(Offset, Offset), FetchError> {
         self.group().read(|machine| {
-            let state = machine.partitions().get(partition).ok_or(FetchError::UnknownPartition)?;
+            let state = machine
+                .partitions()
+                .get(partition)
+                .ok_or(FetchError::UnknownPartition)?;
             Ok((state.log_start, state.next_offset))
         })
     }
@@ -144,7 +162,9 @@ impl DataGroup {
     #[must_use]
     pub fn is_cold(&self, partition: PartitionId, from: Offset) -> bool {
         self.group().read(|machine| {
-            let Some(state) = machine.partitions().get(partition) else { return false };
+            let Some(state) = machine.partitions().get(partition) else {
+                return false;
+            };
             from >= state.log_start && from < state.next_offset && !state.hot.contains(from)
         })
     }
@@ -154,13 +174,20 @@ impl DataGroup {
     ///
     /// # Errors
     /// [`FetchError`].
-    pub async fn fetch(&self, partition: PartitionId, from: Offset, bytes_max: usize) -> Result<Fetched, FetchError> {
+    pub async fn fetch(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        bytes_max: usize,
+    ) -> Result<Fetched, FetchError> {
         let wanted = u64::try_from(bytes_max).unwrap_or(u64::MAX);
         for _ in 0..PLANS_MAX {
-            let planned = self.group().read(|machine| match machine.partitions().get(partition) {
-                Some(state) => plan(state, from, wanted),
-                None => Err(FetchError::UnknownPartition),
-            })?;
+            let planned =
+                self.group()
+                    .read(|machine| match machine.partitions().get(partition) {
+                        Some(state) => plan(state, from, wanted),
+                        None => Err(FetchError::UnknownPartition),
+                    })?;
             let batches: Vec<Batch> = match planned.plan {
                 Plan::Nothing => Vec::new(),
                 Plan::Hot(entries) => {
@@ -172,11 +199,18 @@ impl DataGroup {
                     served.into_iter().map(Batch::Hot).collect()
                 }
                 Plan::Cold(segments) => {
-                    let batches = self.remote().read_list(&segments, from, bytes_max, true).await?;
+                    let batches = self
+                        .remote()
+                        .read_list(&segments, from, bytes_max, true)
+                        .await?;
                     batches.into_iter().map(Batch::Cold).collect()
                 }
             };
-            return Ok(Fetched { high_watermark: planned.high_watermark, log_start: planned.log_start, batches });
+            return Ok(Fetched {
+                high_watermark: planned.high_watermark,
+                log_start: planned.log_start,
+                batches,
+            });
         }
         Err(FetchError::Moved)
     }

@@ -38,7 +38,12 @@ fn places(state: &PartitionState, timestamp: TimestampMs) -> Places {
         .filter(|segment| segment.base_offset < hot_start && segment.max_timestamp >= timestamp)
         .cloned()
         .collect();
-    Places { log_start: state.log_start, hot_start, high_watermark: state.next_offset, segments }
+    Places {
+        log_start: state.log_start,
+        hot_start,
+        high_watermark: state.next_offset,
+        segments,
+    }
 }
 
 impl DataGroup {
@@ -52,24 +57,41 @@ impl DataGroup {
         timestamp: TimestampMs,
     ) -> Result<Option<TimeLookup>, FetchError> {
         let places = self.group().read(|machine| {
-            machine.partitions().get(partition).map(|state| places(state, timestamp)).ok_or(FetchError::UnknownPartition)
+            machine
+                .partitions()
+                .get(partition)
+                .map(|state| places(state, timestamp))
+                .ok_or(FetchError::UnknownPartition)
         })?;
         for segment in &places.segments {
             let from = places.log_start.max(segment.base_offset);
-            if let Some((offset, found)) = self.remote().find_timestamp_from(segment, timestamp, from).await?
+            if let Some((offset, found)) = self
+                .remote()
+                .find_timestamp_from(segment, timestamp, from)
+                .await?
                 && offset < places.hot_start
             {
-                return Ok(Some(TimeLookup { offset, timestamp: found }));
+                return Ok(Some(TimeLookup {
+                    offset,
+                    timestamp: found,
+                }));
             }
         }
         let mut from = places.log_start.max(places.hot_start);
         while from < places.high_watermark {
             let candidate = self.group().read(|machine| {
-                machine.partitions().get(partition).and_then(|state| state.hot.find_timestamp(from, timestamp))
+                machine
+                    .partitions()
+                    .get(partition)
+                    .and_then(|state| state.hot.find_timestamp(from, timestamp))
             });
-            let Some(entry) = candidate else { return Ok(None) };
+            let Some(entry) = candidate else {
+                return Ok(None);
+            };
             let served = self.hot().read(&[entry]).await?;
-            let Some(batch) = served.first() else { return Err(FetchError::Moved) };
+            let Some(batch) = served.first() else {
+                return Err(FetchError::Moved);
+            };
             if let Some(found) = first_in_batch(batch.to_bytes(), from, timestamp) {
                 return Ok(Some(found));
             }
@@ -82,9 +104,16 @@ impl DataGroup {
     ///
     /// # Errors
     /// [`FetchError`].
-    pub async fn find_max_timestamp(&self, partition: PartitionId) -> Result<Option<TimeLookup>, FetchError> {
+    pub async fn find_max_timestamp(
+        &self,
+        partition: PartitionId,
+    ) -> Result<Option<TimeLookup>, FetchError> {
         let largest = self.group().read(|machine| {
-            machine.partitions().get(partition).map(largest_timestamp).ok_or(FetchError::UnknownPartition)
+            machine
+                .partitions()
+                .get(partition)
+                .map(largest_timestamp)
+                .ok_or(FetchError::UnknownPartition)
         })?;
         match largest {
             Some(timestamp) => self.find_timestamp(partition, timestamp).await,
@@ -95,7 +124,11 @@ impl DataGroup {
 
 fn largest_timestamp(state: &PartitionState) -> Option<TimestampMs> {
     let cold = state.segments.iter().map(|segment| segment.max_timestamp);
-    let hot = state.hot.iter().filter(|entry| entry.end() > state.log_start).map(|entry| entry.max_timestamp);
+    let hot = state
+        .hot
+        .iter()
+        .filter(|entry| entry.end() > state.log_start)
+        .map(|entry| entry.max_timestamp);
     cold.chain(hot).max()
 }
 
@@ -104,9 +137,15 @@ fn first_in_batch(bytes: bytes::Bytes, from: Offset, timestamp: TimestampMs) -> 
     let batch = RecordBatch::parse(bytes).ok()?;
     for record in batch.records().ok()? {
         let record = record.ok()?;
-        let (offset, at) = (record.offset(batch.header()), record.timestamp(batch.header()));
+        let (offset, at) = (
+            record.offset(batch.header()),
+            record.timestamp(batch.header()),
+        );
         if offset >= from && at >= timestamp {
-            return Some(TimeLookup { offset, timestamp: at });
+            return Some(TimeLookup {
+                offset,
+                timestamp: at,
+            });
         }
     }
     None

@@ -41,13 +41,29 @@ pub(super) fn encode_header(identity: Identity, id: LogId, image: &[u8]) -> [u8;
 }
 
 /// Writes a checkpoint; when it returns it is durable and at most two are left.
-pub(super) fn save(disk: &dyn Disk, dir: &Path, identity: Identity, id: LogId, image: &[u8]) -> Result<(), LogError> {
+pub(super) fn save(
+    disk: &dyn Disk,
+    dir: &Path,
+    identity: Identity,
+    id: LogId,
+    image: &[u8],
+) -> Result<(), LogError> {
     if image.len() > IMAGE_BYTES_MAX {
-        return Err(LogError::Invalid(format!("a checkpoint of {} bytes is too large", image.len())));
+        return Err(LogError::Invalid(format!(
+            "a checkpoint of {} bytes is too large",
+            image.len()
+        )));
     }
     let path = dir.join(checkpoint_name(id));
     let tmp = dir.join(format!("{}.tmp", checkpoint_name(id)));
-    let written = write(disk, dir, &path, &tmp, &encode_header(identity, id, image), image);
+    let written = write(
+        disk,
+        dir,
+        &path,
+        &tmp,
+        &encode_header(identity, id, image),
+        image,
+    );
     if written.is_err() {
         // Best effort: what stays is removed at the next start.
         let _ = disk.remove(&tmp);
@@ -56,12 +72,20 @@ pub(super) fn save(disk: &dyn Disk, dir: &Path, identity: Identity, id: LogId, i
     let saved = list(disk, dir)?;
     for old in saved.iter().rev().skip(KEPT) {
         let path = dir.join(checkpoint_name(*old));
-        disk.remove(&path).map_err(io_error("removing checkpoint", &path))?;
+        disk.remove(&path)
+            .map_err(io_error("removing checkpoint", &path))?;
     }
     Ok(())
 }
 
-fn write(disk: &dyn Disk, dir: &Path, path: &Path, tmp: &Path, header: &[u8], image: &[u8]) -> io::Result<()> {
+fn write(
+    disk: &dyn Disk,
+    dir: &Path,
+    path: &Path,
+    tmp: &Path,
+    header: &[u8],
+    image: &[u8],
+) -> io::Result<()> {
     match disk.remove(tmp) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -88,15 +112,27 @@ fn list(disk: &dyn Disk, dir: &Path) -> Result<Vec<LogId>, LogError> {
 }
 
 /// The newest one that is whole. When it is not the newest of all, that is logged: the log may be purged past it.
-pub(super) fn load_newest(disk: &dyn Disk, dir: &Path, identity: Identity) -> Result<Option<(LogId, Bytes)>, LogError> {
+pub(super) fn load_newest(
+    disk: &dyn Disk,
+    dir: &Path,
+    identity: Identity,
+) -> Result<Option<(LogId, Bytes)>, LogError> {
     let mut damage = None;
     for id in list(disk, dir)?.into_iter().rev() {
         let path = dir.join(checkpoint_name(id));
         match load(disk, &path, identity, id) {
             Ok(image) => return Ok(Some((id, image))),
-            Err(LogError::Damaged { path, position, what }) => {
+            Err(LogError::Damaged {
+                path,
+                position,
+                what,
+            }) => {
                 tracing::error!(path = %path.display(), "damaged checkpoint: {what}; trying the one before");
-                damage.get_or_insert(LogError::Damaged { path, position, what });
+                damage.get_or_insert(LogError::Damaged {
+                    path,
+                    position,
+                    what,
+                });
             }
             Err(other) => return Err(other),
         }
@@ -106,7 +142,11 @@ pub(super) fn load_newest(disk: &dyn Disk, dir: &Path, identity: Identity) -> Re
 
 fn load(disk: &dyn Disk, path: &Path, identity: Identity, id: LogId) -> Result<Bytes, LogError> {
     let read = || io_error("reading checkpoint", path);
-    let damaged = |what: &str| LogError::Damaged { path: path.to_path_buf(), position: 0, what: what.to_owned() };
+    let damaged = |what: &str| LogError::Damaged {
+        path: path.to_path_buf(),
+        position: 0,
+        what: what.to_owned(),
+    };
     let file = disk.open(path, OpenMode::Read).map_err(read())?;
     let length = usize::try_from(file.length().map_err(read())?).unwrap_or(usize::MAX);
     if !(HEADER_BYTES..=HEADER_BYTES + IMAGE_BYTES_MAX).contains(&length) {
@@ -118,15 +158,21 @@ fn load(disk: &dyn Disk, path: &Path, identity: Identity, id: LogId) -> Result<B
     let image = bytes.slice(HEADER_BYTES..);
     if bytes.starts_with(MAGIC)
         && bytes.get(8..10) != Some(&VERSION.to_le_bytes()[..])
-        && bytes.get(CRC_AT..CRC_AT + 4) == Some(&crc32c::crc32c(&bytes[..CRC_AT]).to_le_bytes()[..])
+        && bytes.get(CRC_AT..CRC_AT + 4)
+            == Some(&crc32c::crc32c(&bytes[..CRC_AT]).to_le_bytes()[..])
     {
         let version = u16::from_le_bytes([bytes[8], bytes[9]]);
-        return Err(LogError::Version { path: path.to_path_buf(), version });
+        return Err(LogError::Version {
+            path: path.to_path_buf(),
+            version,
+        });
     }
     // The header says nothing that is not known already, so it must be the one that would be written now.
     if bytes[..HEADER_BYTES] == encode_header(identity, id, &image)[..] {
         Ok(image)
     } else {
-        Err(damaged("it does not match its checksum, or belongs to another group"))
+        Err(damaged(
+            "it does not match its checksum, or belongs to another group",
+        ))
     }
 }

@@ -106,7 +106,9 @@ impl LogError {
             Self::Damaged { .. } => io::ErrorKind::InvalidData,
             Self::Purged { .. } | Self::NotFound { .. } => io::ErrorKind::NotFound,
             Self::Closed => io::ErrorKind::BrokenPipe,
-            Self::Locked { .. } | Self::Identity { .. } | Self::Version { .. } => io::ErrorKind::Other,
+            Self::Locked { .. } | Self::Identity { .. } | Self::Version { .. } => {
+                io::ErrorKind::Other
+            }
         };
         io::Error::new(kind, self.to_string())
     }

@@ -45,7 +45,11 @@ pub(super) fn checkpoint_name(id: LogId) -> String {
 
 /// Reads a name; only names that this module builds are ours.
 pub(super) fn parse_name(name: &str) -> FileName {
-    let number = |text: &str| text.parse::<u64>().ok().filter(|number| format!("{number:020}") == text);
+    let number = |text: &str| {
+        text.parse::<u64>()
+            .ok()
+            .filter(|number| format!("{number:020}") == text)
+    };
     if name.ends_with(".tmp") {
         return FileName::Tmp;
     }
@@ -55,11 +59,16 @@ pub(super) fn parse_name(name: &str) -> FileName {
     if let Some(number) = name.strip_suffix(".spare").and_then(number) {
         return FileName::Spare(number);
     }
-    let checkpoint = name.strip_suffix(".snap").and_then(|stem| stem.split_once('-'));
+    let checkpoint = name
+        .strip_suffix(".snap")
+        .and_then(|stem| stem.split_once('-'));
     if let Some((index, term)) = checkpoint
         && let (Some(index), Ok(term)) = (number(index), term.parse())
     {
-        return FileName::Checkpoint(LogId { term: Term::new(term), index: LogIndex::new(index) });
+        return FileName::Checkpoint(LogId {
+            term: Term::new(term),
+            index: LogIndex::new(index),
+        });
     }
     FileName::Other
 }

@@ -39,7 +39,11 @@ pub(super) struct Identity {
 
 impl std::fmt::Display for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "cluster {}, group {}, raft node {}", self.cluster, self.group, self.node)
+        write!(
+            f,
+            "cluster {}, group {}, raft node {}",
+            self.cluster, self.group, self.node
+        )
     }
 }
 
@@ -122,7 +126,10 @@ impl Take<'_> {
 
     fn log_id(&mut self) -> Option<LogId> {
         let present: [u8; 8] = self.array();
-        let id = LogId { term: Term::new(self.u64()), index: LogIndex::new(self.u64()) };
+        let id = LogId {
+            term: Term::new(self.u64()),
+            index: LogIndex::new(self.u64()),
+        };
         (present[0] != 0).then_some(id)
     }
 }
@@ -131,7 +138,10 @@ impl FileHeader {
     /// The 4096 bytes.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; FILE_HEADER_BYTES];
-        let mut put = Put { bytes: &mut bytes, at: 0 };
+        let mut put = Put {
+            bytes: &mut bytes,
+            at: 0,
+        };
         put.raw(FILE_MAGIC);
         put.raw(&VERSION.to_le_bytes());
         put.raw(&[0; 2]);
@@ -142,12 +152,24 @@ impl FileHeader {
         put.u64(self.identity.node.get());
         put.u64(self.sequence);
         put.u64(self.salt);
-        put.u64(self.last.map_or(0, |last| last.index.get().saturating_add(1)));
+        put.u64(
+            self.last
+                .map_or(0, |last| last.index.get().saturating_add(1)),
+        );
         put.log_id(self.last);
         put.log_id(self.purged);
         put.log_id(self.committed);
         let (present, vote) = (u8::from(self.vote.is_some()), self.vote);
-        put.raw(&[present, u8::from(vote.is_some_and(|vote| vote.committed)), 0, 0, 0, 0, 0, 0]);
+        put.raw(&[
+            present,
+            u8::from(vote.is_some_and(|vote| vote.committed)),
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ]);
         put.u64(vote.map_or(0, |vote| vote.term.get()));
         put.u64(vote.map_or(0, |vote| vote.node.get()));
         put.u64(self.previous_end);
@@ -163,9 +185,14 @@ impl FileHeader {
         if bytes.len() != FILE_HEADER_BYTES || !bytes.starts_with(FILE_MAGIC) {
             return Err(BadHeader::Damaged("the file header has no magic"));
         }
-        let mut take = Take { bytes, at: FILE_HEADER_BYTES - 4 };
+        let mut take = Take {
+            bytes,
+            at: FILE_HEADER_BYTES - 4,
+        };
         if take.u32() != crc32c::crc32c(&bytes[..FILE_HEADER_BYTES - 4]) {
-            return Err(BadHeader::Damaged("the CRC of the file header does not match"));
+            return Err(BadHeader::Damaged(
+                "the CRC of the file header does not match",
+            ));
         }
         take.at = 8;
         let version = take.u16();
@@ -187,7 +214,11 @@ impl FileHeader {
             committed: flags[1] != 0,
         };
         let header = Self {
-            identity: Identity { cluster, group, node },
+            identity: Identity {
+                cluster,
+                group,
+                node,
+            },
             sequence,
             salt,
             last,
@@ -197,7 +228,13 @@ impl FileHeader {
             previous_end: take.u64(),
             file_bytes: take.u64(),
         };
-        if header.encode() == bytes { Ok(header) } else { Err(BadHeader::Damaged("reserved bytes of the file header are set")) }
+        if header.encode() == bytes {
+            Ok(header)
+        } else {
+            Err(BadHeader::Damaged(
+                "reserved bytes of the file header are set",
+            ))
+        }
     }
 }
 
@@ -239,7 +276,10 @@ impl Binding {
     /// Where both CRCs of the frame at `position` start.
     pub(super) fn seed(self, position: u64) -> u32 {
         let mut bytes = [0; 24];
-        let mut put = Put { bytes: &mut bytes, at: 0 };
+        let mut put = Put {
+            bytes: &mut bytes,
+            at: 0,
+        };
         put.u64(self.salt);
         put.u64(self.sequence);
         put.u64(position);
@@ -263,15 +303,24 @@ impl FrameHeader {
     pub(super) fn encode(&self, seed: u32, dir: &[u8], body_crc: u32) -> [u8; FRAME_HEADER_BYTES] {
         let (kind, flag, id, node) = match self.record {
             Record::Entry { id, kind } => (kind_code(kind), false, id, 0),
-            Record::Vote(vote) => {
-                (4, vote.committed, LogId { term: vote.term, index: LogIndex::new(0) }, vote.node.get())
-            }
+            Record::Vote(vote) => (
+                4,
+                vote.committed,
+                LogId {
+                    term: vote.term,
+                    index: LogIndex::new(0),
+                },
+                vote.node.get(),
+            ),
             Record::Committed(id) => (5, id.is_none(), id.unwrap_or_default(), 0),
             Record::Truncate(id) => (6, id.is_none(), id.unwrap_or_default(), 0),
             Record::Purge(id) => (7, false, id, 0),
         };
         let mut bytes = [0; FRAME_HEADER_BYTES];
-        let mut put = Put { bytes: &mut bytes, at: 8 };
+        let mut put = Put {
+            bytes: &mut bytes,
+            at: 8,
+        };
         put.raw(&[kind, u8::from(flag), 0, 0]);
         put.raw(&self.dir_len.to_le_bytes());
         put.raw(&self.body_len.to_le_bytes());
@@ -307,24 +356,49 @@ impl DecodedFrame {
         let header_crc = take.u32();
         let [kind, flags, zero_a, zero_b] = take.array();
         let (dir_len, body_len, body_crc) = (take.u32(), take.u32(), take.u32());
-        let id = LogId { term: Term::new(take.u64()), index: LogIndex::new(take.u64()) };
+        let id = LogId {
+            term: Term::new(take.u64()),
+            index: LogIndex::new(take.u64()),
+        };
         let (durable_upto, node) = (take.u64(), RaftNodeId::new(take.u64()));
         let flag = flags == FLAG_SET;
         let record = match kind {
-            1 => Record::Entry { id, kind: EntryKind::Blank },
-            2 => Record::Entry { id, kind: EntryKind::Command },
-            3 => Record::Entry { id, kind: EntryKind::Membership },
-            4 => Record::Vote(Vote { term: id.term, node, committed: flag }),
+            1 => Record::Entry {
+                id,
+                kind: EntryKind::Blank,
+            },
+            2 => Record::Entry {
+                id,
+                kind: EntryKind::Command,
+            },
+            3 => Record::Entry {
+                id,
+                kind: EntryKind::Membership,
+            },
+            4 => Record::Vote(Vote {
+                term: id.term,
+                node,
+                committed: flag,
+            }),
             5 => Record::Committed((!flag).then_some(id)),
             6 => Record::Truncate((!flag).then_some(id)),
             7 => Record::Purge(id),
             _ => return None,
         };
-        let header = FrameHeader { record, dir_len, body_len, durable_upto };
+        let header = FrameHeader {
+            record,
+            dir_len,
+            body_len,
+            durable_upto,
+        };
         let sizes = matches!(record, Record::Entry { .. }) || (dir_len == 0 && body_len == 0);
         let clean = flags <= FLAG_SET && zero_a == 0 && zero_b == 0;
         let bounded = u64::from(dir_len) <= DIR_BYTES_MAX as u64;
-        (sizes && clean && bounded && header.frame_bytes() <= room).then_some(Self { header, body_crc, header_crc })
+        (sizes && clean && bounded && header.frame_bytes() <= room).then_some(Self {
+            header,
+            body_crc,
+            header_crc,
+        })
     }
 
     /// Whether the header and dir are the ones written at the place that `seed` stands for.

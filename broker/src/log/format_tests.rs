@@ -3,13 +3,18 @@
 use super::*;
 
 fn id(term: u64, index: u64) -> LogId {
-    LogId { term: Term::new(term), index: LogIndex::new(index) }
+    LogId {
+        term: Term::new(term),
+        index: LogIndex::new(index),
+    }
 }
 
 fn header() -> FileHeader {
     FileHeader {
         identity: Identity {
-            cluster: ClusterId::new(uuid::Uuid::from_u128(0x1234_5678_9abc_def0_1122_3344_5566_7788)),
+            cluster: ClusterId::new(uuid::Uuid::from_u128(
+                0x1234_5678_9abc_def0_1122_3344_5566_7788,
+            )),
             group: PlacementGroupId::new(3),
             node: RaftNodeId::new(17),
         },
@@ -18,20 +23,40 @@ fn header() -> FileHeader {
         last: Some(id(2, 41)),
         purged: None,
         committed: Some(id(2, 40)),
-        vote: Some(Vote { term: Term::new(2), node: RaftNodeId::new(17), committed: true }),
+        vote: Some(Vote {
+            term: Term::new(2),
+            node: RaftNodeId::new(17),
+            committed: true,
+        }),
         previous_end: 12_344,
         file_bytes: 16_384,
     }
 }
 
 fn records() -> Vec<Record> {
-    let vote = Vote { term: Term::new(9), node: RaftNodeId::new(4), committed: false };
+    let vote = Vote {
+        term: Term::new(9),
+        node: RaftNodeId::new(4),
+        committed: false,
+    };
     vec![
-        Record::Entry { id: id(1, 7), kind: EntryKind::Blank },
-        Record::Entry { id: id(1, 8), kind: EntryKind::Command },
-        Record::Entry { id: id(3, u64::MAX), kind: EntryKind::Membership },
+        Record::Entry {
+            id: id(1, 7),
+            kind: EntryKind::Blank,
+        },
+        Record::Entry {
+            id: id(1, 8),
+            kind: EntryKind::Command,
+        },
+        Record::Entry {
+            id: id(3, u64::MAX),
+            kind: EntryKind::Membership,
+        },
         Record::Vote(vote),
-        Record::Vote(Vote { committed: true, ..vote }),
+        Record::Vote(Vote {
+            committed: true,
+            ..vote
+        }),
         Record::Committed(None),
         Record::Committed(Some(id(1, 2))),
         Record::Truncate(None),
@@ -65,17 +90,27 @@ fn file_header_tells_versions_and_reserved_bytes() {
     bytes[300] = 1;
     let crc = crc32c::crc32c(&bytes[..4092]).to_le_bytes();
     bytes[4092..].copy_from_slice(&crc);
-    assert!(matches!(FileHeader::decode(&bytes), Err(BadHeader::Damaged(_))));
+    assert!(matches!(
+        FileHeader::decode(&bytes),
+        Err(BadHeader::Damaged(_))
+    ));
 }
 
 /// Proves that every kind of frame survives encode and decode, and that a flipped bit in header or dir, another place,
 /// another file, or another use of the file are refused.
 #[test]
 fn frames_are_bound_to_their_place() {
-    let binding = Binding { salt: 1, sequence: 2 };
+    let binding = Binding {
+        salt: 1,
+        sequence: 2,
+    };
     for record in records() {
         let entry = matches!(record, Record::Entry { .. });
-        let (dir, body): (&[u8], &[u8]) = if entry { (b"directory", b"body") } else { (b"", b"") };
+        let (dir, body): (&[u8], &[u8]) = if entry {
+            (b"directory", b"body")
+        } else {
+            (b"", b"")
+        };
         let frame = FrameHeader {
             record,
             dir_len: u32::try_from(dir.len()).unwrap(),
@@ -90,16 +125,31 @@ fn frames_are_bound_to_their_place() {
         assert!(decoded.check(&bytes, seed, dir));
         for other in [
             binding.seed(8200),
-            Binding { salt: 3, sequence: 2 }.seed(8192),
-            Binding { salt: 1, sequence: 3 }.seed(8192),
+            Binding {
+                salt: 3,
+                sequence: 2,
+            }
+            .seed(8192),
+            Binding {
+                salt: 1,
+                sequence: 3,
+            }
+            .seed(8192),
         ] {
-            assert!(!decoded.check(&bytes, other, dir), "the seed is part of the CRC");
+            assert!(
+                !decoded.check(&bytes, other, dir),
+                "the seed is part of the CRC"
+            );
         }
-        assert!(DecodedFrame::parse(&bytes, frame.frame_bytes() - 1).is_none(), "no room");
+        assert!(
+            DecodedFrame::parse(&bytes, frame.frame_bytes() - 1).is_none(),
+            "no room"
+        );
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);
-            let accepted = DecodedFrame::parse(&flipped, 1000).is_some_and(|frame| frame.check(&flipped, seed, dir));
+            let accepted = DecodedFrame::parse(&flipped, 1000)
+                .is_some_and(|frame| frame.check(&flipped, seed, dir));
             assert!(!accepted, "bit {bit} of {record:?}");
         }
         if entry {
@@ -111,10 +161,26 @@ fn frames_are_bound_to_their_place() {
 /// Proves that a length that a hostile or torn header claims is checked before anything is allocated.
 #[test]
 fn oversized_lengths_are_refused_before_use() {
-    let record = Record::Entry { id: id(1, 1), kind: EntryKind::Command };
-    let frame = FrameHeader { record, dir_len: u32::MAX, body_len: u32::MAX, durable_upto: 0 };
+    let record = Record::Entry {
+        id: id(1, 1),
+        kind: EntryKind::Command,
+    };
+    let frame = FrameHeader {
+        record,
+        dir_len: u32::MAX,
+        body_len: u32::MAX,
+        durable_upto: 0,
+    };
     let bytes = frame.encode(0, &[], 0);
     assert!(DecodedFrame::parse(&bytes, 128 << 20).is_none());
-    let frame = FrameHeader { record, dir_len: 5 << 20, body_len: 0, durable_upto: 0 };
-    assert!(DecodedFrame::parse(&frame.encode(0, &[], 0), 128 << 20).is_none(), "dir above its limit");
+    let frame = FrameHeader {
+        record,
+        dir_len: 5 << 20,
+        body_len: 0,
+        durable_upto: 0,
+    };
+    assert!(
+        DecodedFrame::parse(&frame.encode(0, &[], 0), 128 << 20).is_none(),
+        "dir above its limit"
+    );
 }

@@ -35,7 +35,11 @@ pub(super) struct Index {
 impl Index {
     pub(super) fn with_base(base: Option<LogId>) -> Self {
         let first = base.map_or(0, |base| base.index.get() + 1);
-        Self { base, first, ..Self::default() }
+        Self {
+            base,
+            first,
+            ..Self::default()
+        }
     }
 
     pub(super) fn base(&self) -> Option<LogId> {
@@ -47,7 +51,10 @@ impl Index {
         match self.slots.back() {
             Some(slot) => {
                 let index = self.first + self.slots.len() as u64 - 1;
-                Some(LogId { term: slot.term, index: LogIndex::new(index) })
+                Some(LogId {
+                    term: slot.term,
+                    index: LogIndex::new(index),
+                })
             }
             None => self.base,
         }
@@ -91,7 +98,9 @@ impl Index {
 
     /// Whether an entry `id` may come next; else why not.
     pub(super) fn admits(&self, id: LogId) -> Result<(), String> {
-        let Some(last) = self.last() else { return Ok(()) };
+        let Some(last) = self.last() else {
+            return Ok(());
+        };
         if last.index.get().checked_add(1) != Some(id.index.get()) {
             return Err(format!("entry {id} does not follow {last}"));
         }
@@ -139,7 +148,11 @@ impl Index {
             self.first = self.base.map_or(0, |base| base.index.get() + 1);
         }
         let limit = last.map(|last| last.index);
-        while self.cache.back().is_some_and(|entry| Some(entry.id.index) > limit) {
+        while self
+            .cache
+            .back()
+            .is_some_and(|entry| Some(entry.id.index) > limit)
+        {
             self.pop_cache_back();
         }
     }
@@ -163,7 +176,11 @@ impl Index {
         if self.slots.is_empty() {
             self.first = self.base.map_or(0, |base| base.index.get() + 1);
         }
-        while self.cache.front().is_some_and(|entry| entry.id.index <= upto.index) {
+        while self
+            .cache
+            .front()
+            .is_some_and(|entry| entry.id.index <= upto.index)
+        {
             self.pop_cache_front();
         }
     }
@@ -171,8 +188,12 @@ impl Index {
     /// Frees memory down to `bytes`, but keeps what is not yet at a place `(file, position)` before `written`.
     pub(super) fn shrink_cache(&mut self, bytes: usize, written: (u64, u64)) {
         while self.cache_bytes > bytes {
-            let Some(front) = self.cache.front() else { return };
-            let Some(slot) = self.slot(front.id.index) else { return };
+            let Some(front) = self.cache.front() else {
+                return;
+            };
+            let Some(slot) = self.slot(front.id.index) else {
+                return;
+            };
             if (slot.file, slot.position) >= written {
                 return;
             }

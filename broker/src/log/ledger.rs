@@ -20,7 +20,12 @@ pub(super) struct Ledger {
 
 impl Ledger {
     pub(super) fn state(&self) -> LogState {
-        LogState { purged: self.purged, last: self.index.last(), vote: self.vote, committed: self.committed }
+        LogState {
+            purged: self.purged,
+            last: self.index.last(),
+            vote: self.vote,
+            committed: self.committed,
+        }
     }
 
     /// Why an entry can not come next, if so.
@@ -39,8 +44,13 @@ impl Ledger {
             return Ok(());
         }
         let target = last.map_or_else(|| "nothing".to_owned(), |last| last.to_string());
-        let held = self.index.base().map_or_else(|| "nothing".to_owned(), |base| base.to_string());
-        Err(format!("cannot cut the log after {target}: the log holds what follows {held}"))
+        let held = self
+            .index
+            .base()
+            .map_or_else(|| "nothing".to_owned(), |base| base.to_string());
+        Err(format!(
+            "cannot cut the log after {target}: the log holds what follows {held}"
+        ))
     }
 
     /// Cuts; see [`Ledger::admits_truncate`].
@@ -79,8 +89,13 @@ impl Ledger {
             self.index.truncate(last);
             return Ok(());
         }
-        let below_base = self.index.base().is_some_and(|base| last.is_none_or(|last| last.index < base.index));
-        let above_purged = self.purged.is_none_or(|purged| last.is_some_and(|last| last.index >= purged.index));
+        let below_base = self
+            .index
+            .base()
+            .is_some_and(|base| last.is_none_or(|last| last.index < base.index));
+        let above_purged = self
+            .purged
+            .is_none_or(|purged| last.is_some_and(|last| last.index >= purged.index));
         if below_base && above_purged {
             self.index.rebase(last);
             return Ok(());
@@ -90,7 +105,9 @@ impl Ledger {
 
     /// The last log id that should be in some file and is in none (recovery rule 8).
     pub(super) fn missing(&self) -> Option<LogId> {
-        self.index.base().filter(|base| self.purged.is_none_or(|purged| purged.index < base.index))
+        self.index
+            .base()
+            .filter(|base| self.purged.is_none_or(|purged| purged.index < base.index))
     }
 
     /// The commit index never lies past the end (recovery rule 9).

@@ -27,7 +27,8 @@ mod tests;
 pub use error::{LogError, LogFailure};
 pub use metrics::{BatchObservation, Counter, LogMetrics, LogObserver, NoObserver};
 pub use types::{
-    AppendDone, EntryKind, FatalSignal, GroupLogConfig, LogEntry, LogEnv, LogState, Vote, WriterMode,
+    AppendDone, EntryKind, FatalSignal, GroupLogConfig, LogEntry, LogEnv, LogState, Vote,
+    WriterMode,
 };
 
 use bytes::Bytes;
@@ -80,14 +81,24 @@ impl GroupLog {
         config.check()?;
         let identity = config.identity();
         let dir = config.dir.clone();
-        env.disk.create_dir_all(&dir).map_err(io_error("creating", &dir))?;
+        env.disk
+            .create_dir_all(&dir)
+            .map_err(io_error("creating", &dir))?;
         let dir_lock = match env.disk.lock_dir(&dir) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(LogError::Locked { dir }),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(LogError::Locked { dir });
+            }
             other => other.map_err(io_error("locking", &dir))?,
         };
         let metrics = Arc::new(LogMetrics::default());
         let disk = Arc::clone(&env.disk);
-        let pool = FilePool::new(disk, dir.clone(), config.file_bytes, config.spare_files, Arc::clone(&metrics));
+        let pool = FilePool::new(
+            disk,
+            dir.clone(),
+            config.file_bytes,
+            config.spare_files,
+            Arc::clone(&metrics),
+        );
         let recovered = Recovery {
             config: &config,
             identity,
@@ -100,7 +111,13 @@ impl GroupLog {
         if config.writer != WriterMode::Thread {
             pool.maintain();
         }
-        let order = Order::new(recovered.ledger, recovered.files, identity, config.file_bytes, env.random);
+        let order = Order::new(
+            recovered.ledger,
+            recovered.files,
+            identity,
+            config.file_bytes,
+            env.random,
+        );
         let shared = Arc::new(Shared {
             order: Mutex::new(order),
             writer: Mutex::new(WriterState::new(recovered.active, recovered.end)),
@@ -116,7 +133,10 @@ impl GroupLog {
             woken: Condvar::new(),
             notify: Notify::new(),
         });
-        let log = Self { _owner: Arc::new(Owner(Arc::clone(&shared))), shared };
+        let log = Self {
+            _owner: Arc::new(Owner(Arc::clone(&shared))),
+            shared,
+        };
         run::start(&log.shared, &env.tasks).map_err(io_error("starting the writer of", &dir))?;
         Ok(log)
     }
@@ -136,7 +156,10 @@ impl GroupLog {
         let refused = {
             let mut order = self.shared.order.lock();
             let refused = order.append(entries, max, done);
-            self.shared.metrics.queued_bytes.set(order.queued_bytes as u64);
+            self.shared
+                .metrics
+                .queued_bytes
+                .set(order.queued_bytes as u64);
             refused
         };
         match refused {
@@ -210,7 +233,11 @@ impl GroupLog {
     ///
     /// # Errors
     /// [`LogError::Purged`] when the range starts too low, [`LogError::Damaged`], [`LogError::Io`].
-    pub async fn entries(&self, range: Range<LogIndex>, bytes_max: usize) -> Result<Vec<LogEntry>, LogError> {
+    pub async fn entries(
+        &self,
+        range: Range<LogIndex>,
+        bytes_max: usize,
+    ) -> Result<Vec<LogEntry>, LogError> {
         read::entries(&self.shared, range, bytes_max).await
     }
 
@@ -227,7 +254,11 @@ impl GroupLog {
     #[must_use]
     pub fn local_bytes(&self) -> u64 {
         let order = self.shared.order.lock();
-        order.files.iter().map(|file| file.end.saturating_sub(FRAMES_START)).sum()
+        order
+            .files
+            .iter()
+            .map(|file| file.end.saturating_sub(FRAMES_START))
+            .sum()
     }
 
     /// Entries from here on are in memory: reading them touches no disk.
@@ -254,7 +285,14 @@ impl GroupLog {
     /// Bytes that log files and spare files take on the disk.
     #[must_use]
     pub fn disk_bytes(&self) -> u64 {
-        let files: u64 = self.shared.order.lock().files.iter().map(|file| file.file_bytes).sum();
+        let files: u64 = self
+            .shared
+            .order
+            .lock()
+            .files
+            .iter()
+            .map(|file| file.file_bytes)
+            .sum();
         files + self.shared.pool.ready() as u64 * self.shared.config.file_bytes
     }
 
@@ -266,7 +304,13 @@ impl GroupLog {
         let shared = Arc::clone(&self.shared);
         read::blocking(&self.shared, move || {
             let _one = shared.checkpoints.lock();
-            checkpoint::save(shared.disk.as_ref(), &shared.config.dir, shared.config.identity(), id, &image)
+            checkpoint::save(
+                shared.disk.as_ref(),
+                &shared.config.dir,
+                shared.config.identity(),
+                id,
+                &image,
+            )
         })
         .await
     }
@@ -279,7 +323,11 @@ impl GroupLog {
         let shared = Arc::clone(&self.shared);
         read::blocking(&self.shared, move || {
             let _one = shared.checkpoints.lock();
-            checkpoint::load_newest(shared.disk.as_ref(), &shared.config.dir, shared.config.identity())
+            checkpoint::load_newest(
+                shared.disk.as_ref(),
+                &shared.config.dir,
+                shared.config.identity(),
+            )
         })
         .await
     }
@@ -317,7 +365,11 @@ impl GroupLog {
         let written = written.await.map_err(|_| LogError::Closed)?;
         let threads = std::mem::take(&mut *self.shared.threads.lock());
         if !threads.is_empty() {
-            let joined = tokio::task::spawn_blocking(|| threads.into_iter().try_for_each(std::thread::JoinHandle::join));
+            let joined = tokio::task::spawn_blocking(|| {
+                threads
+                    .into_iter()
+                    .try_for_each(std::thread::JoinHandle::join)
+            });
             // A thread that panicked has said so already.
             let _ = joined.await;
         }

@@ -82,7 +82,9 @@ impl Order {
         file_bytes: u64,
         random: Arc<dyn Random>,
     ) -> Self {
-        let durable = files.back().map_or((0, 0), |file| (file.sequence, file.end));
+        let durable = files
+            .back()
+            .map_or((0, 0), |file| (file.sequence, file.end));
         Self {
             ledger,
             files,
@@ -104,11 +106,20 @@ impl Order {
         if let Some(failure) = &self.failure {
             return Err(failure.clone().into());
         }
-        if self.closing { Err(LogError::Closed) } else { Ok(()) }
+        if self.closing {
+            Err(LogError::Closed)
+        } else {
+            Ok(())
+        }
     }
 
     /// Queues entries that follow the log; `done` goes with the last. All or none.
-    pub(super) fn append(&mut self, entries: Vec<LogEntry>, entry_bytes_max: usize, done: Done) -> Result<(), (LogError, Done)> {
+    pub(super) fn append(
+        &mut self,
+        entries: Vec<LogEntry>,
+        entry_bytes_max: usize,
+        done: Done,
+    ) -> Result<(), (LogError, Done)> {
         if let Err(error) = self.check_entries(&entries, entry_bytes_max) {
             return Err((error, done));
         }
@@ -116,7 +127,8 @@ impl Order {
         let count = entries.len();
         let mut done = Some(done);
         for (at, entry) in entries.into_iter().enumerate() {
-            let (position, file) = self.place(format::frame_bytes(entry.dir.len(), entry.body.len()));
+            let (position, file) =
+                self.place(format::frame_bytes(entry.dir.len(), entry.body.len()));
             let slot = Slot {
                 term: entry.id.term,
                 file,
@@ -127,7 +139,10 @@ impl Order {
             };
             self.queue_frame(QueuedFrame {
                 position,
-                record: Record::Entry { id: entry.id, kind: entry.kind },
+                record: Record::Entry {
+                    id: entry.id,
+                    kind: entry.kind,
+                },
                 dir: entry.dir.clone(),
                 body: entry.body.clone(),
                 done: if at + 1 == count { done.take() } else { None },
@@ -148,13 +163,21 @@ impl Order {
             let id = entry.id;
             match previous {
                 None => self.ledger.admits(id).map_err(LogError::Invalid)?,
-                Some(last) if last.index.get().checked_add(1) == Some(id.index.get()) && last.term <= id.term => {}
-                Some(last) => return Err(LogError::Invalid(format!("entry {id} does not follow {last}"))),
+                Some(last)
+                    if last.index.get().checked_add(1) == Some(id.index.get())
+                        && last.term <= id.term => {}
+                Some(last) => {
+                    return Err(LogError::Invalid(format!(
+                        "entry {id} does not follow {last}"
+                    )));
+                }
             }
             let bytes = entry.dir.len().saturating_add(entry.body.len());
             if bytes > entry_bytes_max || entry.dir.len() > format::DIR_BYTES_MAX {
                 let dir = entry.dir.len();
-                return Err(LogError::Invalid(format!("entry {id} of {bytes} bytes (dir {dir}) is too large")));
+                return Err(LogError::Invalid(format!(
+                    "entry {id} of {bytes} bytes (dir {dir}) is too large"
+                )));
             }
             previous = Some(id);
         }
@@ -177,14 +200,20 @@ impl Order {
         if self.ledger.index.last() == last {
             return Ok(());
         }
-        self.ledger.admits_truncate(last).map_err(LogError::Invalid)?;
+        self.ledger
+            .admits_truncate(last)
+            .map_err(LogError::Invalid)?;
         self.place_record(Record::Truncate(last), None);
         self.ledger.truncate(last);
         Ok(())
     }
 
     pub(super) fn purge(&mut self, upto: LogId) {
-        if self.ledger.purged.is_some_and(|purged| purged.index >= upto.index) {
+        if self
+            .ledger
+            .purged
+            .is_some_and(|purged| purged.index >= upto.index)
+        {
             return;
         }
         self.place_lazy();
@@ -216,9 +245,22 @@ impl Order {
         self.queue_record(position, record, done, None);
     }
 
-    fn queue_record(&mut self, position: u64, record: Record, done: Option<Done>, retire_below: Option<u64>) {
+    fn queue_record(
+        &mut self,
+        position: u64,
+        record: Record,
+        done: Option<Done>,
+        retire_below: Option<u64>,
+    ) {
         let (dir, body) = (Bytes::new(), Bytes::new());
-        self.queue_frame(QueuedFrame { position, record, dir, body, done, retire_below });
+        self.queue_frame(QueuedFrame {
+            position,
+            record,
+            dir,
+            body,
+            done,
+            retire_below,
+        });
     }
 
     fn queue_frame(&mut self, frame: QueuedFrame) {
@@ -229,7 +271,10 @@ impl Order {
     /// The place of the next frame: position and file sequence. Begins the next file when it does not fit.
     fn place(&mut self, bytes: usize) -> (u64, u64) {
         let bytes = bytes as u64;
-        let fits = self.files.back().is_some_and(|file| file.end + bytes <= file.file_bytes);
+        let fits = self
+            .files
+            .back()
+            .is_some_and(|file| file.end + bytes <= file.file_bytes);
         if !fits {
             self.next_file();
         }
@@ -244,7 +289,10 @@ impl Order {
     }
 
     fn next_file(&mut self) {
-        let (sequence, previous_end) = self.files.back().map_or((1, 0), |file| (file.sequence + 1, file.end));
+        let (sequence, previous_end) = self
+            .files
+            .back()
+            .map_or((1, 0), |file| (file.sequence + 1, file.end));
         let state = self.ledger.state();
         let header = FileHeader {
             identity: self.identity,
@@ -258,14 +306,24 @@ impl Order {
             previous_end,
             file_bytes: self.file_bytes,
         };
-        self.files.push_back(FileState { sequence, file_bytes: self.file_bytes, end: FRAMES_START, file: None });
+        self.files.push_back(FileState {
+            sequence,
+            file_bytes: self.file_bytes,
+            end: FRAMES_START,
+            file: None,
+        });
         self.queue.push_back(Op::NextFile(Box::new(header)));
     }
 
     /// Takes the files that are free once everything below `sequence` is.
     pub(super) fn retire_below(&mut self, sequence: u64) -> Vec<Arc<LogFile>> {
         let mut freed = Vec::new();
-        while self.files.len() > 1 && self.files.front().is_some_and(|file| file.sequence < sequence) {
+        while self.files.len() > 1
+            && self
+                .files
+                .front()
+                .is_some_and(|file| file.sequence < sequence)
+        {
             freed.extend(self.files.pop_front().and_then(|file| file.file));
         }
         freed

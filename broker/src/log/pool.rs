@@ -154,7 +154,11 @@ impl FilePool {
             return Ok(path);
         }
         self.prepare(Pace::Now)?;
-        self.inner.lock().ready.pop_front().ok_or_else(|| io::Error::other("the prepared file is gone"))
+        self.inner
+            .lock()
+            .ready
+            .pop_front()
+            .ok_or_else(|| io::Error::other("the prepared file is gone"))
     }
 
     /// Recycles what was purged and prepares what is missing, once. Failures are counted and tried again at the next call.
@@ -180,7 +184,10 @@ impl FilePool {
                 self.changed.notify_all();
             }
             let enough = inner.ready.len() >= self.target;
-            let recyclable = inner.retired.iter().any(|file| Arc::strong_count(file) == 1);
+            let recyclable = inner
+                .retired
+                .iter()
+                .any(|file| Arc::strong_count(file) == 1);
             if enough && inner.retired.is_empty() {
                 self.changed.wait(&mut inner);
             } else if failed || (enough && !recyclable) {
@@ -265,7 +272,12 @@ impl FilePool {
     /// Whether zeroing should stop: the log closes, or a purged file can be had instead.
     fn interrupted(&self, pace: Pace) -> bool {
         let inner = self.inner.lock();
-        let recyclable = || inner.retired.iter().any(|file| Arc::strong_count(file) == 1);
+        let recyclable = || {
+            inner
+                .retired
+                .iter()
+                .any(|file| Arc::strong_count(file) == 1)
+        };
         inner.closing || (pace == Pace::Background && recyclable())
     }
 
@@ -328,7 +340,10 @@ impl FilePool {
     fn pause(&self, done: u64) -> bool {
         let done_permille = done.saturating_mul(1000) / self.file_bytes;
         let mut inner = self.inner.lock();
-        if !inner.wanted && !inner.closing && done_permille > 2 * self.active_permille.load(Ordering::Relaxed) {
+        if !inner.wanted
+            && !inner.closing
+            && done_permille > 2 * self.active_permille.load(Ordering::Relaxed)
+        {
             self.changed.wait_for(&mut inner, PACE);
         }
         drop(inner);

@@ -62,15 +62,26 @@ fn plan(order: &Order, range: Range<LogIndex>, bytes_max: usize) -> Result<Plan,
         return Err(failure.clone().into());
     }
     let index = &order.ledger.index;
-    let mut plan = Plan { runs: Vec::new(), cached: Vec::new() };
+    let mut plan = Plan {
+        runs: Vec::new(),
+        cached: Vec::new(),
+    };
     let mut bytes = 0usize;
     if range.start < range.end && is_purged(order, range.start) {
-        return Err(LogError::Purged { index: range.start, first: index.first_index() });
+        return Err(LogError::Purged {
+            index: range.start,
+            first: index.first_index(),
+        });
     }
-    let mut at = if index.is_empty() { range.start } else { range.start.max(index.first_index()) };
+    let mut at = if index.is_empty() {
+        range.start
+    } else {
+        range.start.max(index.first_index())
+    };
     while at < range.end {
         let Some(slot) = index.slot(at) else { break };
-        let size = usize::try_from(u64::from(slot.dir_len) + u64::from(slot.body_len)).unwrap_or(usize::MAX);
+        let size = usize::try_from(u64::from(slot.dir_len) + u64::from(slot.body_len))
+            .unwrap_or(usize::MAX);
         if bytes > 0 && bytes.saturating_add(size) > bytes_max {
             break;
         }
@@ -100,8 +111,17 @@ impl Plan {
             run.slots.push((at, slot));
             return Ok(());
         }
-        let file = Arc::clone(order.file(slot.file).ok_or(LogError::NotFound { index: at })?);
-        self.runs.push(Run { file, position: slot.position, length, slots: vec![(at, slot)] });
+        let file = Arc::clone(
+            order
+                .file(slot.file)
+                .ok_or(LogError::NotFound { index: at })?,
+        );
+        self.runs.push(Run {
+            file,
+            position: slot.position,
+            length,
+            slots: vec![(at, slot)],
+        });
         Ok(())
     }
 }
@@ -110,15 +130,23 @@ fn read_run(run: &Run, found: &mut Vec<LogEntry>) -> Result<(), LogError> {
     let read = || io_error("reading", &run.file.path);
     let length = usize::try_from(run.length).map_err(|error| read()(io::Error::other(error)))?;
     let mut bytes = vec![0; length];
-    run.file.file.read_exact_at(&mut bytes, run.position).map_err(read())?;
+    run.file
+        .file
+        .read_exact_at(&mut bytes, run.position)
+        .map_err(read())?;
     let bytes = Bytes::from(bytes);
     let mut at = 0;
     for (index, slot) in &run.slots {
         let length = frame_bytes(slot.dir_len as usize, slot.body_len as usize);
-        let entry = decode_entry(&run.file, &bytes.slice(at..at + length), *index, slot).ok_or_else(|| {
-            let what = format!("entry {index} does not match its checksum");
-            LogError::Damaged { path: run.file.path.clone(), position: slot.position, what }
-        })?;
+        let entry = decode_entry(&run.file, &bytes.slice(at..at + length), *index, slot)
+            .ok_or_else(|| {
+                let what = format!("entry {index} does not match its checksum");
+                LogError::Damaged {
+                    path: run.file.path.clone(),
+                    position: slot.position,
+                    what,
+                }
+            })?;
         found.push(entry);
         at += length;
     }
@@ -127,11 +155,18 @@ fn read_run(run: &Run, found: &mut Vec<LogEntry>) -> Result<(), LogError> {
 
 /// The entry in a frame's bytes, if it is the one that should be there.
 fn decode_entry(file: &LogFile, bytes: &Bytes, index: LogIndex, slot: &Slot) -> Option<LogEntry> {
-    let id = LogId { term: slot.term, index };
+    let id = LogId {
+        term: slot.term,
+        index,
+    };
     let mut header = [0; FRAME_HEADER_BYTES];
     header.copy_from_slice(bytes.get(..FRAME_HEADER_BYTES)?);
     let frame = DecodedFrame::parse(&header, bytes.len() as u64)?;
-    let same = frame.header.record == Record::Entry { id, kind: slot.kind }
+    let same = frame.header.record
+        == Record::Entry {
+            id,
+            kind: slot.kind,
+        }
         && frame.header.dir_len == slot.dir_len
         && frame.header.body_len == slot.body_len;
     if !same {
@@ -141,24 +176,43 @@ fn decode_entry(file: &LogFile, bytes: &Bytes, index: LogIndex, slot: &Slot) -> 
     let dir = bytes.slice(FRAME_HEADER_BYTES..body_at);
     let body = bytes.slice(body_at..body_at + slot.body_len as usize);
     let seed = file.binding.seed(slot.position);
-    let good = frame.check(&header, seed, &dir) && crc32c::crc32c_append(seed, &body) == frame.body_crc;
-    good.then_some(LogEntry { id, kind: slot.kind, dir, body })
+    let good =
+        frame.check(&header, seed, &dir) && crc32c::crc32c_append(seed, &body) == frame.body_crc;
+    good.then_some(LogEntry {
+        id,
+        kind: slot.kind,
+        dir,
+        body,
+    })
 }
 
 /// See `GroupLog::read_body`.
-pub(super) async fn body(shared: &Arc<Shared>, index: LogIndex, range: Range<u32>) -> Result<Bytes, LogError> {
+pub(super) async fn body(
+    shared: &Arc<Shared>,
+    index: LogIndex,
+    range: Range<u32>,
+) -> Result<Bytes, LogError> {
     let (file, position) = {
         let order = shared.order.lock();
         if let Some(failure) = &order.failure {
             return Err(failure.clone().into());
         }
         if is_purged(&order, index) {
-            return Err(LogError::Purged { index, first: order.ledger.index.first_index() });
+            return Err(LogError::Purged {
+                index,
+                first: order.ledger.index.first_index(),
+            });
         }
-        let slot = *order.ledger.index.slot(index).ok_or(LogError::NotFound { index })?;
+        let slot = *order
+            .ledger
+            .index
+            .slot(index)
+            .ok_or(LogError::NotFound { index })?;
         if range.start > range.end || range.end > slot.body_len {
             let (from, to, length) = (range.start, range.end, slot.body_len);
-            return Err(LogError::Invalid(format!("bytes {from}..{to} of entry {index}'s body of {length}")));
+            return Err(LogError::Invalid(format!(
+                "bytes {from}..{to} of entry {index}'s body of {length}"
+            )));
         }
         if let Some(entry) = order.ledger.index.cached(index) {
             shared.metrics.reads_cached.add(1);
@@ -171,7 +225,9 @@ pub(super) async fn body(shared: &Arc<Shared>, index: LogIndex, range: Range<u32
     shared.metrics.reads_disk.add(1);
     blocking(shared, move || {
         let mut bytes = vec![0; (range.end - range.start) as usize];
-        file.file.read_exact_at(&mut bytes, position).map_err(io_error("reading", &file.path))?;
+        file.file
+            .read_exact_at(&mut bytes, position)
+            .map_err(io_error("reading", &file.path))?;
         Ok(Bytes::from(bytes))
     })
     .await
@@ -187,6 +243,8 @@ pub(super) async fn blocking<R: Send + 'static>(
     }
     match tokio::task::spawn_blocking(act).await {
         Ok(result) => result,
-        Err(error) => Err(io_error("using", &shared.config.dir)(io::Error::other(error))),
+        Err(error) => Err(io_error("using", &shared.config.dir)(io::Error::other(
+            error,
+        ))),
     }
 }

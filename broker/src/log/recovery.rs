@@ -6,7 +6,9 @@
 
 use super::error::LogError;
 use super::files::{FileName, LogFile, parse_name};
-use super::format::{BadHeader, Binding, FILE_HEADER_BYTES, FRAMES_START, FileHeader, Identity, Record, WRITE_ALIGN};
+use super::format::{
+    BadHeader, Binding, FILE_HEADER_BYTES, FRAMES_START, FileHeader, Identity, Record, WRITE_ALIGN,
+};
 use super::index::{Index, Slot};
 use super::ledger::Ledger;
 use super::order::FileState;
@@ -49,11 +51,19 @@ struct Opened {
 /// An [`LogError::Io`] about a path.
 pub(super) fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LogError {
     let path = path.to_path_buf();
-    move |source| LogError::Io { what, path, source: Arc::new(source) }
+    move |source| LogError::Io {
+        what,
+        path,
+        source: Arc::new(source),
+    }
 }
 
 fn damaged(file: &LogFile, position: u64, what: impl Into<String>) -> LogError {
-    LogError::Damaged { path: file.path.clone(), position, what: what.into() }
+    LogError::Damaged {
+        path: file.path.clone(),
+        position,
+        what: what.into(),
+    }
 }
 
 impl Recovery<'_> {
@@ -62,8 +72,13 @@ impl Recovery<'_> {
         let (sequences, has_checkpoints) = self.tidy()?;
         if sequences.is_empty() {
             if has_checkpoints {
-                let what = "there are checkpoints but no log file: log files are missing".to_owned();
-                return Err(LogError::Damaged { path: self.config.dir.clone(), position: 0, what });
+                let what =
+                    "there are checkpoints but no log file: log files are missing".to_owned();
+                return Err(LogError::Damaged {
+                    path: self.config.dir.clone(),
+                    position: 0,
+                    what,
+                });
             }
             return self.create();
         }
@@ -91,9 +106,14 @@ impl Recovery<'_> {
             match parse_name(&entry.name) {
                 FileName::Log(sequence) => sequences.push(sequence),
                 FileName::Spare(number) => {
-                    self.pool.adopt(number, entry.length).map_err(io_error("removing", &path))?;
+                    self.pool
+                        .adopt(number, entry.length)
+                        .map_err(io_error("removing", &path))?;
                 }
-                FileName::Tmp => self.disk.remove(&path).map_err(io_error("removing", &path))?,
+                FileName::Tmp => self
+                    .disk
+                    .remove(&path)
+                    .map_err(io_error("removing", &path))?,
                 FileName::Checkpoint(_) => has_checkpoints = true,
                 FileName::Other => {}
             }
@@ -104,7 +124,10 @@ impl Recovery<'_> {
 
     fn create(&self) -> Result<Recovered, LogError> {
         let dir = &self.config.dir;
-        let spare = self.pool.take_now().map_err(io_error("preparing a log file in", dir))?;
+        let spare = self
+            .pool
+            .take_now()
+            .map_err(io_error("preparing a log file in", dir))?;
         let header = FileHeader {
             identity: self.identity,
             sequence: 1,
@@ -116,7 +139,8 @@ impl Recovery<'_> {
             previous_end: 0,
             file_bytes: self.config.file_bytes,
         };
-        let active = start_file(self.disk, dir, &spare, &header).map_err(io_error("creating a log file in", dir))?;
+        let active = start_file(self.disk, dir, &spare, &header)
+            .map_err(io_error("creating a log file in", dir))?;
         let state = state_of(&active, FRAMES_START);
         Ok(Recovered {
             ledger: Ledger::default(),
@@ -129,14 +153,22 @@ impl Recovery<'_> {
 
     fn open_file(&self, sequence: u64) -> Result<Opened, LogError> {
         let path = self.config.dir.join(super::files::log_name(sequence));
-        let file = self.disk.open(&path, OpenMode::ReadWrite).map_err(io_error("opening", &path))?;
+        let file = self
+            .disk
+            .open(&path, OpenMode::ReadWrite)
+            .map_err(io_error("opening", &path))?;
         let length = file.length().map_err(io_error("reading", &path))?;
-        let damage = |what: String| LogError::Damaged { path: path.clone(), position: 0, what };
+        let damage = |what: String| LogError::Damaged {
+            path: path.clone(),
+            position: 0,
+            what,
+        };
         let mut bytes = vec![0; FILE_HEADER_BYTES];
         if length < FRAMES_START {
             return Err(damage(format!("the file has only {length} bytes")));
         }
-        file.read_exact_at(&mut bytes, 0).map_err(io_error("reading", &path))?;
+        file.read_exact_at(&mut bytes, 0)
+            .map_err(io_error("reading", &path))?;
         let header = match FileHeader::decode(&bytes) {
             Ok(header) => header,
             Err(BadHeader::Version(version)) => return Err(LogError::Version { path, version }),
@@ -144,22 +176,45 @@ impl Recovery<'_> {
         };
         if header.identity != self.identity {
             let (expected, found) = (self.identity.to_string(), header.identity.to_string());
-            return Err(LogError::Identity { path, expected, found });
+            return Err(LogError::Identity {
+                path,
+                expected,
+                found,
+            });
         }
         if header.sequence != sequence {
-            return Err(damage(format!("the header says sequence {}", header.sequence)));
+            return Err(damage(format!(
+                "the header says sequence {}",
+                header.sequence
+            )));
         }
         if header.file_bytes > length || header.file_bytes > GroupLogConfig::FILE_BYTES_MAX {
-            return Err(damage(format!("the header says {} bytes, the file has {length}", header.file_bytes)));
+            return Err(damage(format!(
+                "the header says {} bytes, the file has {length}",
+                header.file_bytes
+            )));
         }
-        let binding = Binding { salt: header.salt, sequence };
-        let file = LogFile { path, file, binding, file_bytes: header.file_bytes };
-        Ok(Opened { header, file: Arc::new(file) })
+        let binding = Binding {
+            salt: header.salt,
+            sequence,
+        };
+        let file = LogFile {
+            path,
+            file,
+            binding,
+            file_bytes: header.file_bytes,
+        };
+        Ok(Opened {
+            header,
+            file: Arc::new(file),
+        })
     }
 
     /// Rules 2 to 9.
     fn replay(&self, before_gap: &[Opened], run: &[Opened]) -> Result<Recovered, LogError> {
-        let (Some(first), Some(last)) = (run.first(), run.last()) else { return self.create() };
+        let (Some(first), Some(last)) = (run.first(), run.last()) else {
+            return self.create();
+        };
         let mut ledger = Ledger {
             index: Index::with_base(first.header.last),
             vote: first.header.vote,
@@ -177,17 +232,31 @@ impl Recovery<'_> {
         let end = self.replay_active(&mut ledger, &last.file)?;
         files.push_back(state_of(&last.file, end));
         if let Some(id) = ledger.missing() {
-            let what = format!("entries up to {id} should lie in files before this one, which are missing");
+            let what = format!(
+                "entries up to {id} should lie in files before this one, which are missing"
+            );
             return Err(damaged(&first.file, 0, what));
         }
         ledger.clamp_committed();
         // Nothing is missing, so everything before the run, and so before the gap, is purged.
-        let keep_from = ledger.index.front().map_or(last.header.sequence, |slot| slot.file);
-        let mut retired: Vec<_> = before_gap.iter().map(|opened| Arc::clone(&opened.file)).collect();
+        let keep_from = ledger
+            .index
+            .front()
+            .map_or(last.header.sequence, |slot| slot.file);
+        let mut retired: Vec<_> = before_gap
+            .iter()
+            .map(|opened| Arc::clone(&opened.file))
+            .collect();
         while files.front().is_some_and(|file| file.sequence < keep_from) {
             retired.extend(files.pop_front().and_then(|file| file.file));
         }
-        Ok(Recovered { ledger, files, active: Arc::clone(&last.file), end, retired })
+        Ok(Recovered {
+            ledger,
+            files,
+            active: Arc::clone(&last.file),
+            end,
+            retired,
+        })
     }
 
     /// Rules 5 to 7: finds the end of the active file, refuses damage, clears and rewrites the tail, syncs.
@@ -207,10 +276,12 @@ impl Recovery<'_> {
         let beyond = scanner.search(end).map_err(read())?;
         durable = durable.max(beyond.map_or(0, |(durable, _)| durable));
         if durable > end {
-            let what = format!("no good frame, but everything up to byte {durable} had been synced");
+            let what =
+                format!("no good frame, but everything up to byte {durable} had been synced");
             return Err(damaged(file, end, what));
         }
-        settle(file, durable, end, beyond.map(|(_, last)| last)).map_err(io_error("repairing the end of", &file.path))?;
+        settle(file, durable, end, beyond.map(|(_, last)| last))
+            .map_err(io_error("repairing the end of", &file.path))?;
         Ok(end)
     }
 }
@@ -220,14 +291,24 @@ fn replay_sealed(ledger: &mut Ledger, file: &LogFile, end: u64) -> Result<(), Lo
     let mut scanner = Scanner::new(file, end);
     let mut position = FRAMES_START;
     while position < end {
-        let found = scanner.header_at(position).map_err(io_error("reading", &file.path))?;
+        let found = scanner
+            .header_at(position)
+            .map_err(io_error("reading", &file.path))?;
         let Some(found) = found else {
-            return Err(damaged(file, position, format!("no good frame, but the file was full up to byte {end}")));
+            return Err(damaged(
+                file,
+                position,
+                format!("no good frame, but the file was full up to byte {end}"),
+            ));
         };
         take(ledger, file, &found)?;
         position = found.end();
     }
-    if position == end { Ok(()) } else { Err(damaged(file, position, "the next file begins elsewhere")) }
+    if position == end {
+        Ok(())
+    } else {
+        Err(damaged(file, position, "the next file begins elsewhere"))
+    }
 }
 
 fn take(ledger: &mut Ledger, file: &LogFile, found: &Found) -> Result<(), LogError> {
@@ -243,15 +324,23 @@ fn take(ledger: &mut Ledger, file: &LogFile, found: &Found) -> Result<(), LogErr
         }),
         _ => None,
     };
-    ledger.replay(header.record, slot).map_err(|what| damaged(file, found.position, what))
+    ledger
+        .replay(header.record, slot)
+        .map_err(|what| damaged(file, found.position, what))
 }
 
 /// The header of a file repeats what the frames before it say (and may know a newer commit index).
 fn agree(ledger: &mut Ledger, next: &Opened) -> Result<(), LogError> {
     let state = ledger.state();
-    let same = state.last == next.header.last && state.purged == next.header.purged && state.vote == next.header.vote;
+    let same = state.last == next.header.last
+        && state.purged == next.header.purged
+        && state.vote == next.header.vote;
     if !same {
-        return Err(damaged(&next.file, 0, "the header contradicts the frames of the files before"));
+        return Err(damaged(
+            &next.file,
+            0,
+            "the header contradicts the frames of the files before",
+        ));
     }
     ledger.committed = next.header.committed;
     Ok(())
@@ -274,7 +363,9 @@ fn settle(file: &LogFile, durable: u64, end: u64, stale_end: Option<u64>) -> io:
         let mut at = end;
         while at < clear_end {
             let length = (clear_end - at).min(zeros.len() as u64);
-            let chunk = zeros.get(..usize::try_from(length).unwrap_or(0)).unwrap_or_default();
+            let chunk = zeros
+                .get(..usize::try_from(length).unwrap_or(0))
+                .unwrap_or_default();
             file.file.write_all_at(&[IoSlice::new(chunk)], at)?;
             at += length;
         }

@@ -46,7 +46,12 @@ fn thread_loop(shared: &Shared) {
     loop {
         let done = match catch_unwind(AssertUnwindSafe(|| step(shared, flush_lazy))) {
             Ok(done) => done,
-            Err(_) => fail(shared, "writing failed", io::Error::other("the writer panicked"), Vec::new()),
+            Err(_) => fail(
+                shared,
+                "writing failed",
+                io::Error::other("the writer panicked"),
+                Vec::new(),
+            ),
         };
         flush_lazy = false;
         match done {
@@ -69,7 +74,10 @@ fn thread_loop(shared: &Shared) {
                 if order.closing {
                     order.stopped = true;
                 } else if order.lazy.is_some() {
-                    flush_lazy = shared.woken.wait_for(&mut order, shared.config.lazy_delay).timed_out();
+                    flush_lazy = shared
+                        .woken
+                        .wait_for(&mut order, shared.config.lazy_delay)
+                        .timed_out();
                 } else {
                     shared.woken.wait(&mut order);
                 }
@@ -107,7 +115,9 @@ async fn task_loop(shared: Arc<Shared>) {
                     return;
                 }
                 if lazy {
-                    let waited = tokio::time::timeout(shared.config.lazy_delay, shared.notify.notified()).await;
+                    let waited =
+                        tokio::time::timeout(shared.config.lazy_delay, shared.notify.notified())
+                            .await;
                     flush_lazy = waited.is_err();
                 } else {
                     shared.notify.notified().await;

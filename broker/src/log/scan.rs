@@ -35,19 +35,28 @@ pub(super) struct Scanner<'a> {
 
 impl<'a> Scanner<'a> {
     pub(super) fn new(file: &'a LogFile, limit: u64) -> Self {
-        Self { file, limit: limit.min(file.file_bytes), window: Vec::new(), window_at: 0 }
+        Self {
+            file,
+            limit: limit.min(file.file_bytes),
+            window: Vec::new(),
+            window_at: 0,
+        }
     }
 
     /// Bytes of the file; `None` past the limit.
     fn bytes(&mut self, position: u64, length: u64) -> io::Result<Option<&[u8]>> {
-        if position.checked_add(length).is_none_or(|end| end > self.limit) {
+        if position
+            .checked_add(length)
+            .is_none_or(|end| end > self.limit)
+        {
             return Ok(None);
         }
         let window_end = self.window_at + self.window.len() as u64;
         if position < self.window_at || position + length > window_end {
             let size = length.max(WINDOW_BYTES).min(self.limit - position);
             self.window.clear();
-            self.window.resize(usize::try_from(size).map_err(io::Error::other)?, 0);
+            self.window
+                .resize(usize::try_from(size).map_err(io::Error::other)?, 0);
             self.window_at = position;
             if let Err(error) = self.file.file.read_exact_at(&mut self.window, position) {
                 self.window.clear();
@@ -63,13 +72,21 @@ impl<'a> Scanner<'a> {
     pub(super) fn header_at(&mut self, position: u64) -> io::Result<Option<Found>> {
         let room = self.limit.saturating_sub(position);
         let seed = self.file.binding.seed(position);
-        let Some(bytes) = self.bytes(position, FRAME_HEADER_BYTES as u64)? else { return Ok(None) };
+        let Some(bytes) = self.bytes(position, FRAME_HEADER_BYTES as u64)? else {
+            return Ok(None);
+        };
         let mut header = [0; FRAME_HEADER_BYTES];
         header.copy_from_slice(bytes);
-        let Some(frame) = DecodedFrame::parse(&header, room) else { return Ok(None) };
+        let Some(frame) = DecodedFrame::parse(&header, room) else {
+            return Ok(None);
+        };
         let dir_at = position + FRAME_HEADER_BYTES as u64;
-        let Some(dir) = self.bytes(dir_at, u64::from(frame.header.dir_len))? else { return Ok(None) };
-        Ok(frame.check(&header, seed, dir).then_some(Found { position, frame }))
+        let Some(dir) = self.bytes(dir_at, u64::from(frame.header.dir_len))? else {
+            return Ok(None);
+        };
+        Ok(frame
+            .check(&header, seed, dir)
+            .then_some(Found { position, frame }))
     }
 
     /// Whether the body of a found frame has its CRC.
@@ -88,7 +105,9 @@ impl<'a> Scanner<'a> {
         let mut chunk_at = from;
         while chunk_at < self.limit {
             let length = WINDOW_BYTES.min(self.limit - chunk_at);
-            let Some(chunk) = self.bytes(chunk_at, length)? else { break };
+            let Some(chunk) = self.bytes(chunk_at, length)? else {
+                break;
+            };
             let hits: Vec<u64> = (0u64..)
                 .zip(chunk.chunks_exact(8))
                 .filter(|(_, word)| word.starts_with(&FRAME_MAGIC))

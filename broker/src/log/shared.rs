@@ -48,7 +48,11 @@ impl Shared {
     }
 
     pub(super) fn take_spare(&self) -> io::Result<PathBuf> {
-        if self.config.writer == WriterMode::Thread { self.pool.take_waiting() } else { self.pool.take_now() }
+        if self.config.writer == WriterMode::Thread {
+            self.pool.take_waiting()
+        } else {
+            self.pool.take_now()
+        }
     }
 
     /// No more calls; the writer ends once the queue is empty.

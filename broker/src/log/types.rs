@@ -126,7 +126,11 @@ impl GroupLogConfig {
 
     /// Whose files these are.
     pub(super) fn identity(&self) -> Identity {
-        Identity { cluster: self.cluster, group: self.group, node: self.node }
+        Identity {
+            cluster: self.cluster,
+            group: self.group,
+            node: self.node,
+        }
     }
 
     /// Refuses sizes that cannot work together.
@@ -134,22 +138,33 @@ impl GroupLogConfig {
         let sizes = Self::FILE_BYTES_MIN..=Self::FILE_BYTES_MAX;
         if !sizes.contains(&self.file_bytes) || !self.file_bytes.is_multiple_of(4096) {
             let bytes = self.file_bytes;
-            return Err(LogError::Invalid(format!("a log file of {bytes} bytes: it must be 16 KiB to 1 GiB, a multiple of 4096")));
+            return Err(LogError::Invalid(format!(
+                "a log file of {bytes} bytes: it must be 16 KiB to 1 GiB, a multiple of 4096"
+            )));
         }
         let entry = u64::try_from(self.entry_bytes_max).unwrap_or(u64::MAX);
         if entry == 0 || entry > self.file_bytes / 4 {
             let file = self.file_bytes;
-            return Err(LogError::Invalid(format!("entries of {entry} bytes need log files of four times that, not {file}")));
+            return Err(LogError::Invalid(format!(
+                "entries of {entry} bytes need log files of four times that, not {file}"
+            )));
         }
         if self.batch_bytes_max == 0 || self.spare_files == 0 {
-            return Err(LogError::Invalid("batch_bytes_max and spare_files must be at least 1".to_owned()));
+            return Err(LogError::Invalid(
+                "batch_bytes_max and spare_files must be at least 1".to_owned(),
+            ));
         }
         Ok(())
     }
 
     /// The defaults of production for a group.
     #[must_use]
-    pub fn new(dir: PathBuf, cluster: ClusterId, group: PlacementGroupId, node: RaftNodeId) -> Self {
+    pub fn new(
+        dir: PathBuf,
+        cluster: ClusterId,
+        group: PlacementGroupId,
+        node: RaftNodeId,
+    ) -> Self {
         Self {
             dir,
             cluster,

@@ -49,7 +49,12 @@ pub(super) struct WriterState {
 
 impl WriterState {
     pub(super) fn new(active: Arc<LogFile>, end: u64) -> Self {
-        Self { active, durable: end, written: end, scratch: Vec::new() }
+        Self {
+            active,
+            durable: end,
+            written: end,
+            scratch: Vec::new(),
+        }
     }
 }
 
@@ -113,7 +118,11 @@ fn take_work(shared: &Shared, flush_lazy: bool) -> Work {
     }
     order.queued_bytes -= batch.bytes;
     shared.metrics.queued_bytes.set(order.queued_bytes as u64);
-    if batch.frames.is_empty() && batch.done.is_empty() { Work::Nothing } else { Work::Batch(batch) }
+    if batch.frames.is_empty() && batch.done.is_empty() {
+        Work::Nothing
+    } else {
+        Work::Batch(batch)
+    }
 }
 
 impl Batch {
@@ -126,7 +135,9 @@ impl Batch {
     }
 
     fn end(&self) -> Option<u64> {
-        self.frames.last().map(|frame| frame.position + frame.bytes() as u64)
+        self.frames
+            .last()
+            .map(|frame| frame.position + frame.bytes() as u64)
     }
 }
 
@@ -146,10 +157,16 @@ fn write_batch(shared: &Shared, writer: &mut WriterState, batch: Batch) -> Step 
         sync = Some(written.elapsed());
         shared.metrics.syncs.add(1);
     }
-    shared.pool.active_used(writer.written, writer.active.file_bytes);
+    shared
+        .pool
+        .active_used(writer.written, writer.active.file_bytes);
     if !batch.frames.is_empty() {
-        let observation =
-            BatchObservation { frames: batch.frames.len(), bytes: batch.bytes, write: written - start, sync };
+        let observation = BatchObservation {
+            frames: batch.frames.len(),
+            bytes: batch.bytes,
+            write: written - start,
+            sync,
+        };
         count(shared, &batch);
         shared.observer.batch(&observation);
     }
@@ -157,8 +174,13 @@ fn write_batch(shared: &Shared, writer: &mut WriterState, batch: Batch) -> Step 
         let mut order = shared.order.lock();
         order.durable = (writer.active.binding.sequence, writer.durable);
         let place = (writer.active.binding.sequence, writer.written);
-        order.ledger.index.shrink_cache(shared.config.cache_bytes, place);
-        batch.retire_below.map(|sequence| order.retire_below(sequence))
+        order
+            .ledger
+            .index
+            .shrink_cache(shared.config.cache_bytes, place);
+        batch
+            .retire_below
+            .map(|sequence| order.retire_below(sequence))
     };
     shared.pool.retire(freed.unwrap_or_default());
     for done in batch.done {
@@ -168,7 +190,11 @@ fn write_batch(shared: &Shared, writer: &mut WriterState, batch: Batch) -> Step 
 }
 
 fn count(shared: &Shared, batch: &Batch) {
-    let entries = batch.frames.iter().filter(|frame| matches!(frame.record, Record::Entry { .. })).count();
+    let entries = batch
+        .frames
+        .iter()
+        .filter(|frame| matches!(frame.record, Record::Entry { .. }))
+        .count();
     shared.metrics.entries.add(entries as u64);
     shared.metrics.frames.add(batch.frames.len() as u64);
     shared.metrics.batches.add(1);
@@ -198,14 +224,19 @@ impl<'a> Parts<'a> {
     }
 
     fn put(&mut self, bytes: &'a [u8]) {
-        if bytes.len() < COPY_BELOW { self.copy(bytes) } else { self.pieces.push(Piece::Bytes(bytes)) }
+        if bytes.len() < COPY_BELOW {
+            self.copy(bytes)
+        } else {
+            self.pieces.push(Piece::Bytes(bytes))
+        }
     }
 
     fn frame(&mut self, frame: &'a QueuedFrame, binding: Binding, durable_upto: u64) {
         let seed = binding.seed(frame.position);
         let body_crc = crc32c::crc32c_append(seed, &frame.body);
         let header = Order::header_of(frame, durable_upto).encode(seed, &frame.dir, body_crc);
-        let padding = frame.bytes() - format::FRAME_HEADER_BYTES - frame.dir.len() - frame.body.len();
+        let padding =
+            frame.bytes() - format::FRAME_HEADER_BYTES - frame.dir.len() - frame.body.len();
         self.copy(&header);
         self.put(&frame.dir);
         self.put(&frame.body);
@@ -215,16 +246,25 @@ impl<'a> Parts<'a> {
 
 /// One vectored write of all frames and the zeros up to the next page.
 fn write_frames(writer: &mut WriterState, batch: &Batch) -> io::Result<()> {
-    let (Some(first), Some(end)) = (batch.frames.first(), batch.end()) else { return Ok(()) };
+    let (Some(first), Some(end)) = (batch.frames.first(), batch.end()) else {
+        return Ok(());
+    };
     debug_assert_eq!(first.position, writer.written, "frames lie back to back");
     let mut scratch = std::mem::take(&mut writer.scratch);
     scratch.clear();
-    let mut parts = Parts { scratch, pieces: Vec::with_capacity(batch.frames.len() * 2 + 1) };
+    let mut parts = Parts {
+        scratch,
+        pieces: Vec::with_capacity(batch.frames.len() * 2 + 1),
+    };
     for frame in &batch.frames {
         parts.frame(frame, writer.active.binding, writer.durable);
     }
-    let padded = end.next_multiple_of(WRITE_ALIGN).min(writer.active.file_bytes);
-    let zeros = usize::try_from(padded.saturating_sub(end)).unwrap_or(0).min(ZEROS.len());
+    let padded = end
+        .next_multiple_of(WRITE_ALIGN)
+        .min(writer.active.file_bytes);
+    let zeros = usize::try_from(padded.saturating_sub(end))
+        .unwrap_or(0)
+        .min(ZEROS.len());
     parts.put(&ZEROS[..zeros]);
     let slices: Vec<IoSlice<'_>> = parts
         .pieces
@@ -248,7 +288,12 @@ fn next_file(shared: &Shared, writer: &mut WriterState, header: Box<FileHeader>)
     }
     let spare = match shared.take_spare() {
         Ok(spare) => spare,
-        Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+            ) =>
+        {
             shared.metrics.starved.set(1);
             shared.order.lock().queue.push_front(Op::NextFile(header));
             return Step::Starved;
@@ -260,11 +305,18 @@ fn next_file(shared: &Shared, writer: &mut WriterState, header: Box<FileHeader>)
         Ok(file) => file,
         Err(source) => return fail(shared, "beginning the next file failed", source, Vec::new()),
     };
-    *writer = WriterState { scratch: std::mem::take(&mut writer.scratch), ..WriterState::new(Arc::clone(&file), FRAMES_START) };
+    *writer = WriterState {
+        scratch: std::mem::take(&mut writer.scratch),
+        ..WriterState::new(Arc::clone(&file), FRAMES_START)
+    };
     shared.metrics.rotations.add(1);
     let mut order = shared.order.lock();
     order.durable = (header.sequence, FRAMES_START);
-    if let Some(state) = order.files.iter_mut().find(|state| state.sequence == header.sequence) {
+    if let Some(state) = order
+        .files
+        .iter_mut()
+        .find(|state| state.sequence == header.sequence)
+    {
         state.file = Some(file);
     }
     Step::Worked
@@ -283,12 +335,25 @@ pub(super) fn start_file(
     file.sync_data()?;
     disk.rename(spare, &path)?;
     disk.sync_dir(dir)?;
-    let binding = Binding { salt: header.salt, sequence: header.sequence };
-    Ok(Arc::new(LogFile { path, file, binding, file_bytes: header.file_bytes }))
+    let binding = Binding {
+        salt: header.salt,
+        sequence: header.sequence,
+    };
+    Ok(Arc::new(LogFile {
+        path,
+        file,
+        binding,
+        file_bytes: header.file_bytes,
+    }))
 }
 
 /// Latches the failure: callbacks of the batch, then everything that waits, get it; then the signal fires.
-pub(super) fn fail(shared: &Shared, what: &'static str, source: io::Error, batch: Vec<Done>) -> Step {
+pub(super) fn fail(
+    shared: &Shared,
+    what: &'static str,
+    source: io::Error,
+    batch: Vec<Done>,
+) -> Step {
     let failure = latch(shared, what, source, batch);
     (shared.fatal)(&failure);
     Step::Stopped
@@ -300,7 +365,11 @@ pub(super) fn abandon(shared: &Shared, what: &'static str, source: io::Error) {
 }
 
 fn latch(shared: &Shared, what: &'static str, source: io::Error, batch: Vec<Done>) -> LogFailure {
-    let failure = LogFailure { dir: shared.config.dir.clone(), what, source: Arc::new(source) };
+    let failure = LogFailure {
+        dir: shared.config.dir.clone(),
+        what,
+        source: Arc::new(source),
+    };
     let waiting = {
         let mut order = shared.order.lock();
         order.failure.get_or_insert_with(|| failure.clone());

@@ -31,7 +31,12 @@ pub(super) fn start(
     measure(disk.as_ref(), &dir, reserve_bytes, &health, &refusing);
     let flag = Arc::clone(&refusing);
     tasks.supervise("disk-guard", INTERVAL, move || {
-        let (disk, dir, health, flag) = (Arc::clone(&disk), dir.clone(), health.clone(), Arc::clone(&flag));
+        let (disk, dir, health, flag) = (
+            Arc::clone(&disk),
+            dir.clone(),
+            health.clone(),
+            Arc::clone(&flag),
+        );
         async move {
             loop {
                 tokio::time::sleep(INTERVAL).await;
@@ -42,7 +47,13 @@ pub(super) fn start(
     refusing
 }
 
-fn measure(disk: &dyn Disk, dir: &std::path::Path, reserve_bytes: u64, health: &Health, refusing: &AtomicBool) {
+fn measure(
+    disk: &dyn Disk,
+    dir: &std::path::Path,
+    reserve_bytes: u64,
+    health: &Health,
+    refusing: &AtomicBool,
+) {
     let available = match disk.space(dir) {
         Ok(space) => space.available_bytes,
         Err(error) => {
@@ -63,7 +74,10 @@ fn measure(disk: &dyn Disk, dir: &std::path::Path, reserve_bytes: u64, health: &
         tracing::error!("{text}");
         health.not_ready("disk", text);
     } else {
-        tracing::info!("the disk of {} has room again: records are accepted", dir.display());
+        tracing::info!(
+            "the disk of {} has room again: records are accepted",
+            dir.display()
+        );
         health.ready("disk");
     }
 }

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::World;
 use super::error::StartError;
 use super::identity::Identity;
 use super::store::NodeStore;
-use super::World;
 use crate::config::Config;
 use crate::coordinator::membership::MembershipConfig;
 use crate::coordinator::service::{Coordinator, CoordinatorConfig, CoordinatorParts};
@@ -59,9 +59,20 @@ impl Starter<'_> {
         machine: M,
         groups: usize,
     ) -> Result<Group<M>, StartError> {
-        let dir = self.config.node.data_dir.join("groups").join(id.to_string());
-        let log = self.open_log(id, &dir, groups).await.map_err(|error| StartError::Log { group: id, error })?;
-        let member = Member { broker: self.identity.node, address: String::new() };
+        let dir = self
+            .config
+            .node
+            .data_dir
+            .join("groups")
+            .join(id.to_string());
+        let log = self
+            .open_log(id, &dir, groups)
+            .await
+            .map_err(|error| StartError::Log { group: id, error })?;
+        let member = Member {
+            broker: self.identity.node,
+            address: String::new(),
+        };
         let group_config = GroupConfig::alone(id, self.identity.raft_node, member);
         let group = Group::start(group_config, log, machine, Arc::new(NoPeers)).await?;
         self.watch_fatal(&group);
@@ -75,12 +86,27 @@ impl Starter<'_> {
         dir: &Path,
         groups: usize,
     ) -> Result<GroupLog, crate::log::LogError> {
-        let mut config = GroupLogConfig::new(dir.to_owned(), self.identity.cluster, id, self.identity.raft_node);
+        let mut config = GroupLogConfig::new(
+            dir.to_owned(),
+            self.identity.cluster,
+            id,
+            self.identity.raft_node,
+        );
         let is_metadata = id == PlacementGroupId::METADATA;
         // Metadata changes are few and small.
-        config.file_bytes = if is_metadata { 4 << 20 } else { self.config.log.file_bytes };
-        config.entry_bytes_max = config.entry_bytes_max.min(usize::try_from(config.file_bytes / 4).unwrap_or(1 << 20));
-        config.cache_bytes = if is_metadata { 1 << 20 } else { self.config.log.cache_bytes / groups.max(1) };
+        config.file_bytes = if is_metadata {
+            4 << 20
+        } else {
+            self.config.log.file_bytes
+        };
+        config.entry_bytes_max = config
+            .entry_bytes_max
+            .min(usize::try_from(config.file_bytes / 4).unwrap_or(1 << 20));
+        config.cache_bytes = if is_metadata {
+            1 << 20
+        } else {
+            self.config.log.cache_bytes / groups.max(1)
+        };
         let fatal = self.fatal.clone();
         let env = LogEnv {
             disk: Arc::clone(&self.world.disk),
@@ -104,9 +130,14 @@ impl Starter<'_> {
         });
     }
 
-    async fn bootstrap(&self, metadata: &Group<MetadataMachine>) -> Result<Vec<PlacementGroupId>, StartError> {
+    async fn bootstrap(
+        &self,
+        metadata: &Group<MetadataMachine>,
+    ) -> Result<Vec<PlacementGroupId>, StartError> {
         let nodes = vec![self.identity.node];
-        let groups = (1..=self.config.cluster.data_groups).map(|id| (PlacementGroupId::new(id), nodes.clone())).collect();
+        let groups = (1..=self.config.cluster.data_groups)
+            .map(|id| (PlacementGroupId::new(id), nodes.clone()))
+            .collect();
         let bootstrap = MetadataCommand::BootstrapCluster {
             cluster: self.identity.cluster,
             name: self.config.cluster.name.clone(),
@@ -114,7 +145,11 @@ impl Starter<'_> {
         };
         match self.metadata(metadata, &bootstrap).await? {
             MetadataOutcome::Bootstrapped(cluster) if cluster == self.identity.cluster => {}
-            other => return Err(StartError::Metadata(format!("this directory's log is of another cluster: {other:?}"))),
+            other => {
+                return Err(StartError::Metadata(format!(
+                    "this directory's log is of another cluster: {other:?}"
+                )));
+            }
         }
         let register = MetadataCommand::RegisterBroker {
             node: self.identity.node,
@@ -125,7 +160,11 @@ impl Starter<'_> {
         };
         match self.metadata(metadata, &register).await? {
             MetadataOutcome::BrokerRegistered => {}
-            other => return Err(StartError::Metadata(format!("the broker was not registered: {other:?}"))),
+            other => {
+                return Err(StartError::Metadata(format!(
+                    "the broker was not registered: {other:?}"
+                )));
+            }
         }
         let groups: Vec<PlacementGroupId> =
             metadata.read(|machine| machine.image().groups().keys().copied().collect());
@@ -146,7 +185,9 @@ impl Starter<'_> {
     ) -> Result<MetadataOutcome, StartError> {
         let stamp = TimestampMs::new(self.world.clock.now_ms());
         let proposed = group.propose(command.encode(stamp)).await;
-        proposed.map(|(_, outcome)| outcome).map_err(|error| StartError::Metadata(error.to_string()))
+        proposed
+            .map(|(_, outcome)| outcome)
+            .map_err(|error| StartError::Metadata(error.to_string()))
     }
 }
 
@@ -158,24 +199,49 @@ pub(super) async fn start(
     fatal: &watch::Sender<Option<String>>,
     tasks: &Tasks,
 ) -> Result<NodeGroups, StartError> {
-    let starter = Starter { config, world, identity, fatal, tasks };
-    let metadata = starter.start_group(PlacementGroupId::METADATA, MetadataMachine::new(), 1).await?;
+    let starter = Starter {
+        config,
+        world,
+        identity,
+        fatal,
+        tasks,
+    };
+    let metadata = starter
+        .start_group(PlacementGroupId::METADATA, MetadataMachine::new(), 1)
+        .await?;
     let ids = starter.bootstrap(&metadata).await?;
     let mut data = BTreeMap::new();
     let mut offloads = BTreeMap::new();
     for id in &ids {
         let machine = DataMachine::new(identity.cluster, *id);
         let group = starter.start_group(*id, machine, ids.len()).await?;
-        let group_config = DataGroupConfig { disk_cache_bytes: 64 << 20, ..DataGroupConfig::default() };
+        let group_config = DataGroupConfig {
+            disk_cache_bytes: 64 << 20,
+            ..DataGroupConfig::default()
+        };
         let reader = Arc::clone(&store.reader);
-        let group = DataGroup::start(*id, group_config, group, reader, Arc::clone(&world.clock), tasks);
+        let group = DataGroup::start(
+            *id,
+            group_config,
+            group,
+            reader,
+            Arc::clone(&world.clock),
+            tasks,
+        );
         let offload_config = OffloadConfig {
             cut_bytes: config.tier.cut_bytes,
             cut_interval: Duration::from_millis(config.tier.cut_interval_ms),
             local_bytes: config.tier.local_bytes,
         };
         let (clock, random) = (Arc::clone(&world.clock), Arc::clone(&world.random));
-        let offload = Offload::start(offload_config, group.clone(), store.tier.clone(), clock, random, tasks);
+        let offload = Offload::start(
+            offload_config,
+            group.clone(),
+            store.tier.clone(),
+            clock,
+            random,
+            tasks,
+        );
         offloads.insert(*id, offload);
         data.insert(*id, group);
     }
@@ -186,15 +252,35 @@ pub(super) async fn start(
         Arc::clone(&world.clock),
         Arc::clone(&world.random),
     );
-    router.reconcile().await.map_err(|error| StartError::Metadata(error.to_string()))?;
+    router
+        .reconcile()
+        .await
+        .map_err(|error| StartError::Metadata(error.to_string()))?;
     router.start_reconcile(tasks);
     keep_metadata(&metadata, &store.tier, tasks);
-    let coordinators = data.values().map(|group| (group.id(), coordinator(config, world, group, &router, tasks)));
+    let coordinators = data.values().map(|group| {
+        (
+            group.id(),
+            coordinator(config, world, group, &router, tasks),
+        )
+    });
     let coordinators = Arc::new(coordinators.collect());
-    Ok(NodeGroups { metadata, data, offloads: Arc::new(offloads), router, coordinators })
+    Ok(NodeGroups {
+        metadata,
+        data,
+        offloads: Arc::new(offloads),
+        router,
+        coordinators,
+    })
 }
 
-fn coordinator(config: &Config, world: &World, group: &DataGroup, router: &Router, tasks: &Tasks) -> Coordinator {
+fn coordinator(
+    config: &Config,
+    world: &World,
+    group: &DataGroup,
+    router: &Router,
+    tasks: &Tasks,
+) -> Coordinator {
     let membership = MembershipConfig {
         initial_delay_ms: config.groups.initial_rebalance_delay_ms,
         ..MembershipConfig::default()
@@ -207,5 +293,11 @@ fn coordinator(config: &Config, world: &World, group: &DataGroup, router: &Route
         random: Arc::clone(&world.random),
         tasks: tasks.clone(),
     };
-    Coordinator::start(CoordinatorConfig { membership, ..CoordinatorConfig::default() }, parts)
+    Coordinator::start(
+        CoordinatorConfig {
+            membership,
+            ..CoordinatorConfig::default()
+        },
+        parts,
+    )
 }

@@ -50,7 +50,9 @@ pub enum IdentityError {
         error: io::Error,
     },
     /// Not what this version writes.
-    #[error("{path} cannot be read as an identity ({why}); restore it from a backup, or use an empty data directory")]
+    #[error(
+        "{path} cannot be read as an identity ({why}); restore it from a backup, or use an empty data directory"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -83,8 +85,15 @@ pub(super) fn load_or_create(
     node: NodeId,
 ) -> Result<Identity, IdentityError> {
     let path = dir.join(FILE);
-    let io = |error| IdentityError::Io { path: path.clone(), error };
-    let exists = disk.list(dir).map_err(io)?.iter().any(|entry| entry.name == FILE);
+    let io = |error| IdentityError::Io {
+        path: path.clone(),
+        error,
+    };
+    let exists = disk
+        .list(dir)
+        .map_err(io)?
+        .iter()
+        .any(|entry| entry.name == FILE);
     if exists {
         return check(read(disk, &path)?, dir, &path, node);
     }
@@ -99,8 +108,14 @@ pub(super) fn load_or_create(
 }
 
 fn read(disk: &dyn Disk, path: &Path) -> Result<File, IdentityError> {
-    let io = |error| IdentityError::Io { path: path.to_owned(), error };
-    let damaged = |why: String| IdentityError::Damaged { path: path.to_owned(), why };
+    let io = |error| IdentityError::Io {
+        path: path.to_owned(),
+        error,
+    };
+    let damaged = |why: String| IdentityError::Damaged {
+        path: path.to_owned(),
+        why,
+    };
     let file = disk.open(path, OpenMode::Read).map_err(io)?;
     let length = file.length().map_err(io)?;
     if length > BYTES_MAX {
@@ -114,14 +129,25 @@ fn read(disk: &dyn Disk, path: &Path) -> Result<File, IdentityError> {
 fn check(file: File, dir: &Path, path: &Path, node: NodeId) -> Result<Identity, IdentityError> {
     if file.version != VERSION {
         let why = format!("version {}, this program writes {VERSION}", file.version);
-        return Err(IdentityError::Damaged { path: path.to_owned(), why });
+        return Err(IdentityError::Damaged {
+            path: path.to_owned(),
+            why,
+        });
     }
     let found = NodeId::new(file.node_id);
     if found != node {
-        return Err(IdentityError::OtherNode { dir: dir.to_owned(), found, wanted: node });
+        return Err(IdentityError::OtherNode {
+            dir: dir.to_owned(),
+            found,
+            wanted: node,
+        });
     }
     let cluster = ClusterId::new(file.cluster_id);
-    Ok(Identity { cluster, node, raft_node: RaftNodeId::new(file.raft_node_id) })
+    Ok(Identity {
+        cluster,
+        node,
+        raft_node: RaftNodeId::new(file.raft_node_id),
+    })
 }
 
 fn write(disk: &dyn Disk, dir: &Path, path: &Path, identity: Identity) -> io::Result<()> {
@@ -134,7 +160,11 @@ fn write(disk: &dyn Disk, dir: &Path, path: &Path, identity: Identity) -> io::Re
     let mut bytes = serde_json::to_vec_pretty(&file).map_err(io::Error::other)?;
     bytes.push(b'\n');
     let temporary = dir.join("cluster.json.tmp");
-    if disk.list(dir)?.iter().any(|entry| entry.name == "cluster.json.tmp") {
+    if disk
+        .list(dir)?
+        .iter()
+        .any(|entry| entry.name == "cluster.json.tmp")
+    {
         disk.remove(&temporary)?;
     }
     let out = disk.open(&temporary, OpenMode::CreateNew)?;
@@ -158,9 +188,17 @@ mod tests {
         let disk = RealDisk::shared();
         let random = SystemRandom::seeded(1);
         let first = load_or_create(disk.as_ref(), &random, dir.path(), NodeId::new(3)).unwrap();
-        assert_eq!(load_or_create(disk.as_ref(), &random, dir.path(), NodeId::new(3)).unwrap(), first);
-        let error = load_or_create(disk.as_ref(), &random, dir.path(), NodeId::new(4)).unwrap_err().to_string();
-        assert!(error.contains("belongs to broker 3") && error.contains("set node.id = 3"), "{error}");
+        assert_eq!(
+            load_or_create(disk.as_ref(), &random, dir.path(), NodeId::new(3)).unwrap(),
+            first
+        );
+        let error = load_or_create(disk.as_ref(), &random, dir.path(), NodeId::new(4))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("belongs to broker 3") && error.contains("set node.id = 3"),
+            "{error}"
+        );
     }
 
     /// Proves that a damaged file is named and never replaced.
@@ -170,7 +208,13 @@ mod tests {
         let path = dir.path().join(FILE);
         std::fs::write(&path, b"{").unwrap();
         let disk = RealDisk::shared();
-        let error = load_or_create(disk.as_ref(), &SystemRandom::seeded(1), dir.path(), NodeId::new(3)).unwrap_err();
+        let error = load_or_create(
+            disk.as_ref(),
+            &SystemRandom::seeded(1),
+            dir.path(),
+            NodeId::new(3),
+        )
+        .unwrap_err();
         assert!(error.to_string().contains("cluster.json"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"{");
     }

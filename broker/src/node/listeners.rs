@@ -46,30 +46,55 @@ pub(super) struct Served<'a> {
 }
 
 fn resolve(address: &str, key: &'static str) -> Result<SocketAddr, StartError> {
-    let wrong = || StartError::Address { address: address.to_owned(), key };
-    address.to_socket_addrs().map_err(|_| wrong())?.next().ok_or_else(wrong)
+    let wrong = || StartError::Address {
+        address: address.to_owned(),
+        key,
+    };
+    address
+        .to_socket_addrs()
+        .map_err(|_| wrong())?
+        .next()
+        .ok_or_else(wrong)
 }
 
 fn split(address: &str, key: &'static str) -> Result<Option<(String, u16)>, StartError> {
     if address.is_empty() {
         return Ok(None);
     }
-    let wrong = || StartError::Address { address: address.to_owned(), key };
+    let wrong = || StartError::Address {
+        address: address.to_owned(),
+        key,
+    };
     let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
     let port = port.parse().map_err(|_| wrong())?;
     Ok(Some((host.trim_matches(['[', ']']).to_owned(), port)))
 }
 
 /// Opens both listeners.
-pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, SocketAddr, Listeners), StartError> {
-    let Served { config, world, identity, store, groups, refusing, tasks } = served;
+pub(super) async fn serve(
+    served: Served<'_>,
+) -> Result<(SocketAddr, SocketAddr, Listeners), StartError> {
+    let Served {
+        config,
+        world,
+        identity,
+        store,
+        groups,
+        refusing,
+        tasks,
+    } = served;
     let metrics = Arc::new(Metrics::new());
     let admin_address = resolve(&config.admin.listen, "admin.listen")?;
-    let admin_listener = world.network.listen(admin_address).await.map_err(|error| StartError::Listen {
-        address: config.admin.listen.clone(),
-        key: "admin.listen",
-        error,
-    })?;
+    let admin_listener =
+        world
+            .network
+            .listen(admin_address)
+            .await
+            .map_err(|error| StartError::Listen {
+                address: config.admin.listen.clone(),
+                key: "admin.listen",
+                error,
+            })?;
     let broker = Broker {
         router: groups.router.clone(),
         coordinators: Arc::clone(&groups.coordinators),
@@ -87,7 +112,13 @@ pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, SocketAddr,
     let mut net = NetConfig::new(resolve(&config.kafka.listen, "kafka.listen")?);
     net.frames = FrameLimits::standard(config.kafka.max_request_bytes);
     net.connections_max = config.kafka.max_connections;
-    let kafka = NetServer::start(net, world.network.as_ref(), Arc::new(broker), NetMetrics::default()).await?;
+    let kafka = NetServer::start(
+        net,
+        world.network.as_ref(),
+        Arc::new(broker),
+        NetMetrics::default(),
+    )
+    .await?;
     let kafka_address = kafka.local_addr();
     let state = AdminState {
         router: groups.router.clone(),
@@ -113,7 +144,12 @@ pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, SocketAddr,
     Ok((kafka_address, admin.address, Listeners { kafka }))
 }
 
-fn start_archive(config: &Config, world: &World, store: &NodeStore, tasks: &Tasks) -> Option<Archiver> {
+fn start_archive(
+    config: &Config,
+    world: &World,
+    store: &NodeStore,
+    tasks: &Tasks,
+) -> Option<Archiver> {
     if !config.archive.enable {
         return None;
     }

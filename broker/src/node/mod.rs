@@ -8,19 +8,19 @@ mod error;
 mod groups;
 mod identity;
 mod listeners;
-mod store;
 mod stop;
+mod store;
 
 use std::sync::Arc;
 
 use crate::config::Config;
-use tidelog_env::disk::{Disk, DirLock};
+use tidelog_env::disk::{DirLock, Disk};
 use tidelog_env::{Clock, Network, Random, Tasks};
 use tokio::sync::watch;
 
 pub use error::StartError;
-pub use store::probe_store;
 pub use identity::Identity;
+pub use store::probe_store;
 
 /// The world a node lives in. A simulation hands in its own.
 #[derive(Clone)]
@@ -85,13 +85,14 @@ impl Node {
         let reserve = config.log.reserve_bytes;
         let (disk, health) = (Arc::clone(&world.disk), store.health.clone());
         let refusing = disk_guard::start(disk, dir.clone(), reserve, health, &tasks);
-        let groups = match groups::start(&config, &world, identity, &store, &fatal_sender, &tasks).await {
-            Ok(groups) => groups,
-            Err(error) => {
-                tasks.stop().await;
-                return Err(error);
-            }
-        };
+        let groups =
+            match groups::start(&config, &world, identity, &store, &fatal_sender, &tasks).await {
+                Ok(groups) => groups,
+                Err(error) => {
+                    tasks.stop().await;
+                    return Err(error);
+                }
+            };
         let served = listeners::Served {
             config: &config,
             world: &world,
@@ -103,8 +104,22 @@ impl Node {
         };
         match listeners::serve(served).await {
             Ok((kafka, admin, listeners)) => {
-                let addresses = Addresses { kafka, admin, store: store.url.clone(), identity };
-                Ok(Self { addresses, fatal, parts: stop::Parts { tasks, groups, listeners }, _lock: lock })
+                let addresses = Addresses {
+                    kafka,
+                    admin,
+                    store: store.url.clone(),
+                    identity,
+                };
+                Ok(Self {
+                    addresses,
+                    fatal,
+                    parts: stop::Parts {
+                        tasks,
+                        groups,
+                        listeners,
+                    },
+                    _lock: lock,
+                })
             }
             Err(error) => {
                 tasks.stop().await;
@@ -137,10 +152,18 @@ impl Node {
 }
 
 fn lock_directory(world: &World, dir: &std::path::Path) -> Result<Box<dyn DirLock>, StartError> {
-    let failed = |error| StartError::DataDirectory { dir: dir.to_owned(), error };
+    let failed = |error| StartError::DataDirectory {
+        dir: dir.to_owned(),
+        error,
+    };
     world.disk.create_dir_all(dir).map_err(failed)?;
-    world.disk.lock_dir(dir).map_err(|error| match error.kind() {
-        std::io::ErrorKind::WouldBlock => StartError::DirectoryInUse { dir: dir.to_owned() },
-        _ => failed(error),
-    })
+    world
+        .disk
+        .lock_dir(dir)
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => StartError::DirectoryInUse {
+                dir: dir.to_owned(),
+            },
+            _ => failed(error),
+        })
 }

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::World;
 use super::error::StartError;
 use super::identity::Identity;
-use super::World;
 use crate::admin::Health;
 use crate::config::Config;
 use tidelog_env::Tasks;
@@ -37,11 +37,16 @@ pub(super) fn url(config: &Config) -> Result<String, StartError> {
         return Ok(config.store.url.clone());
     }
     let dir = config.node.data_dir.join("store");
-    let failed = |error| StartError::DataDirectory { dir: dir.clone(), error };
+    let failed = |error| StartError::DataDirectory {
+        dir: dir.clone(),
+        error,
+    };
     let absolute = std::path::absolute(Path::new(&dir)).map_err(failed)?;
     match url::Url::from_directory_path(&absolute) {
         Ok(url) => Ok(url.to_string()),
-        Err(()) => Err(failed(std::io::Error::other("the path cannot be written as a URL"))),
+        Err(()) => Err(failed(std::io::Error::other(
+            "the path cannot be written as a URL",
+        ))),
     }
 }
 
@@ -51,7 +56,10 @@ fn non_empty(text: &str) -> Option<String> {
 
 /// Settings of the configuration over the usual AWS_* variables.
 fn settings(config: &Config) -> StoreSettings {
-    let mut settings = StoreSettings { endpoint: std::env::var("AWS_ENDPOINT_URL").ok(), ..StoreSettings::default() };
+    let mut settings = StoreSettings {
+        endpoint: std::env::var("AWS_ENDPOINT_URL").ok(),
+        ..StoreSettings::default()
+    };
     if let Some(endpoint) = non_empty(&config.store.endpoint) {
         settings.endpoint = Some(endpoint);
     }
@@ -72,18 +80,42 @@ pub(super) fn open(
 ) -> Result<NodeStore, StartError> {
     let url = url(config)?;
     let tier = tier_store(&url, config, world, identity.cluster)?;
-    let reader_config = ReaderConfig { memory_bytes: config.tier.cache_bytes, ..ReaderConfig::default() };
-    let reader = Arc::new(RemoteReader::new(tier.clone(), reader_config, tasks.clone()));
+    let reader_config = ReaderConfig {
+        memory_bytes: config.tier.cache_bytes,
+        ..ReaderConfig::default()
+    };
+    let reader = Arc::new(RemoteReader::new(
+        tier.clone(),
+        reader_config,
+        tasks.clone(),
+    ));
     let health = Health::default();
     health.not_ready("store", "not tried yet");
     watch_store(&tier, &url, world, &health, tasks);
     let root_uri = root_uri(&url);
-    Ok(NodeStore { url, root_uri, tier, reader, health })
+    Ok(NodeStore {
+        url,
+        root_uri,
+        tier,
+        reader,
+        health,
+    })
 }
 
-fn tier_store(url: &str, config: &Config, world: &World, cluster: ClusterId) -> Result<TierStore, StartError> {
+fn tier_store(
+    url: &str,
+    config: &Config,
+    world: &World,
+    cluster: ClusterId,
+) -> Result<TierStore, StartError> {
     let OpenStore { store, prefix } = open_store(url, &settings(config))?;
-    Ok(TierStore::new(store, &prefix, cluster, Arc::clone(&world.random), StoreLimits::default()))
+    Ok(TierStore::new(
+        store,
+        &prefix,
+        cluster,
+        Arc::clone(&world.random),
+        StoreLimits::default(),
+    ))
 }
 
 /// `file:///directory` without URL escapes, or `s3://bucket` without the prefix.
@@ -93,7 +125,11 @@ fn root_uri(url: &str) -> String {
             Ok(path) => format!("file://{}", path.display()),
             Err(()) => url.to_owned(),
         },
-        Ok(parsed) => format!("{}://{}", parsed.scheme(), parsed.host_str().unwrap_or_default()),
+        Ok(parsed) => format!(
+            "{}://{}",
+            parsed.scheme(),
+            parsed.host_str().unwrap_or_default()
+        ),
         Err(_) => url.to_owned(),
     }
 }
@@ -103,12 +139,22 @@ fn root_uri(url: &str) -> String {
 /// # Errors
 /// [`StartError`] if the store cannot even be opened.
 pub async fn probe_store(config: &Config, world: &World) -> Result<ProbeReport, StartError> {
-    let tier = tier_store(&url(config)?, config, world, ClusterId::new(world.random.uuid()))?;
+    let tier = tier_store(
+        &url(config)?,
+        config,
+        world,
+        ClusterId::new(world.random.uuid()),
+    )?;
     Ok(probe(&tier, world.clock.as_ref()).await)
 }
 
 fn watch_store(tier: &TierStore, url: &str, world: &World, health: &Health, tasks: &Tasks) {
-    let (tier, url, health, clock) = (tier.clone(), url.to_owned(), health.clone(), Arc::clone(&world.clock));
+    let (tier, url, health, clock) = (
+        tier.clone(),
+        url.to_owned(),
+        health.clone(),
+        Arc::clone(&world.clock),
+    );
     tasks.spawn("store-probe", async move {
         let mut said = false;
         loop {

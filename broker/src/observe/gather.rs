@@ -62,30 +62,67 @@ impl Metrics {
     #[must_use]
     pub fn render(&self, reading: &Reading) -> String {
         let gauges = &self.gauges;
-        gauges.topics.set(i64::try_from(reading.topics.len()).unwrap_or(i64::MAX));
+        gauges
+            .topics
+            .set(i64::try_from(reading.topics.len()).unwrap_or(i64::MAX));
         gauges.partitions.set(signed(reading.partitions));
         gauges.task_panics.set(signed(reading.task_panics));
         gauges.uptime_seconds.set(signed(reading.uptime_seconds));
         for group in &reading.groups {
             let label = GroupLabel { group: group.group };
-            gauges.leader.get_or_create(&label).set(i64::from(group.leader));
-            gauges.last_applied.get_or_create(&label).set(signed(group.last_applied));
-            gauges.local_bytes.get_or_create(&label).set(signed(group.local_bytes));
-            gauges.upload_lag_bytes.get_or_create(&label).set(signed(group.upload_lag_bytes));
-            gauges.upload_failures.get_or_create(&label).set(signed(group.steps_failed));
-            gauges.cuts_published.get_or_create(&label).set(signed(group.cuts_published));
-            gauges.uploaded_bytes.get_or_create(&label).set(signed(group.uploaded_bytes));
-            gauges.malformed_commands.get_or_create(&label).set(signed(group.malformed));
+            gauges
+                .leader
+                .get_or_create(&label)
+                .set(i64::from(group.leader));
+            gauges
+                .last_applied
+                .get_or_create(&label)
+                .set(signed(group.last_applied));
+            gauges
+                .local_bytes
+                .get_or_create(&label)
+                .set(signed(group.local_bytes));
+            gauges
+                .upload_lag_bytes
+                .get_or_create(&label)
+                .set(signed(group.upload_lag_bytes));
+            gauges
+                .upload_failures
+                .get_or_create(&label)
+                .set(signed(group.steps_failed));
+            gauges
+                .cuts_published
+                .get_or_create(&label)
+                .set(signed(group.cuts_published));
+            gauges
+                .uploaded_bytes
+                .get_or_create(&label)
+                .set(signed(group.uploaded_bytes));
+            gauges
+                .malformed_commands
+                .get_or_create(&label)
+                .set(signed(group.malformed));
         }
         // A deleted topic must not stay on the page.
         gauges.topic_records.clear();
         gauges.topic_remote_bytes.clear();
         gauges.topic_local_bytes.clear();
         for (name, topic) in &reading.topics {
-            let label = TopicLabel { topic: Text(name.clone()) };
-            gauges.topic_records.get_or_create(&label).set(topic.records);
-            gauges.topic_remote_bytes.get_or_create(&label).set(signed(topic.remote_bytes));
-            gauges.topic_local_bytes.get_or_create(&label).set(signed(topic.local_bytes));
+            let label = TopicLabel {
+                topic: Text(name.clone()),
+            };
+            gauges
+                .topic_records
+                .get_or_create(&label)
+                .set(topic.records);
+            gauges
+                .topic_remote_bytes
+                .get_or_create(&label)
+                .set(signed(topic.remote_bytes));
+            gauges
+                .topic_local_bytes
+                .get_or_create(&label)
+                .set(signed(topic.local_bytes));
         }
         self.encode()
     }

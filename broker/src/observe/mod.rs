@@ -19,8 +19,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 /// Upper bounds of the latency buckets: 0.1 ms to 10 s.
-const SECONDS: [f64; 15] =
-    [0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
+const SECONDS: [f64; 15] = [
+    0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
+];
 
 /// The API of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -101,17 +102,47 @@ impl Metrics {
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("tidelog");
         let requests = Family::default();
-        let request_seconds = Family::new_with_constructor((|| Histogram::new(SECONDS)) as fn() -> Histogram);
+        let request_seconds =
+            Family::new_with_constructor((|| Histogram::new(SECONDS)) as fn() -> Histogram);
         let (produced_bytes, produced_records) = (Counter::default(), Counter::default());
         let (fetched_bytes, empty_fetches) = (Counter::default(), Counter::default());
         registry.register("kafka_requests", "Requests answered", requests.clone());
-        registry.register("kafka_request_latency_seconds", "Time to answer a request", request_seconds.clone());
-        registry.register("kafka_produced_bytes", "Bytes of record batches appended", produced_bytes.clone());
-        registry.register("kafka_records_produced", "Records appended", produced_records.clone());
-        registry.register("kafka_fetched_bytes", "Bytes of record batches served", fetched_bytes.clone());
-        registry.register("kafka_empty_fetches", "Long polls that ended without a record", empty_fetches.clone());
+        registry.register(
+            "kafka_request_latency_seconds",
+            "Time to answer a request",
+            request_seconds.clone(),
+        );
+        registry.register(
+            "kafka_produced_bytes",
+            "Bytes of record batches appended",
+            produced_bytes.clone(),
+        );
+        registry.register(
+            "kafka_records_produced",
+            "Records appended",
+            produced_records.clone(),
+        );
+        registry.register(
+            "kafka_fetched_bytes",
+            "Bytes of record batches served",
+            fetched_bytes.clone(),
+        );
+        registry.register(
+            "kafka_empty_fetches",
+            "Long polls that ended without a record",
+            empty_fetches.clone(),
+        );
         let gauges = Gauges::registered(&mut registry);
-        Self { registry, requests, request_seconds, produced_bytes, produced_records, fetched_bytes, empty_fetches, gauges }
+        Self {
+            registry,
+            requests,
+            request_seconds,
+            produced_bytes,
+            produced_records,
+            fetched_bytes,
+            empty_fetches,
+            gauges,
+        }
     }
 
     fn encode(&self) -> String {
@@ -145,19 +176,71 @@ impl Gauges {
         let g = &gauges;
         registry.register("cluster_topics", "Topics", g.topics.clone());
         registry.register("cluster_partitions", "Partitions", g.partitions.clone());
-        registry.register("group_leader", "1 where this broker leads the placement group", g.leader.clone());
-        registry.register("group_last_applied", "Log index applied last", g.last_applied.clone());
-        registry.register("group_local_bytes", "Bytes of local log files", g.local_bytes.clone());
-        registry.register("tier_upload_lag_bytes", "Bytes that are not in the store", g.upload_lag_bytes.clone());
-        registry.register("tier_steps_failed", "Offload steps that failed since the start", g.upload_failures.clone());
-        registry.register("tier_cuts_published", "Manifests published since the start", g.cuts_published.clone());
-        registry.register("tier_uploaded_bytes", "Bytes moved to the store since the start", g.uploaded_bytes.clone());
-        registry.register("group_malformed_commands", "Log entries that could not be read", g.malformed_commands.clone());
-        registry.register("topic_records", "Records between log start and high watermark", g.topic_records.clone());
-        registry.register("topic_remote_bytes", "Bytes of committed segments", g.topic_remote_bytes.clone());
-        registry.register("topic_local_bytes", "Bytes of batches in local logs", g.topic_local_bytes.clone());
-        registry.register("task_panics", "Background tasks that panicked since the start", g.task_panics.clone());
-        registry.register("uptime_seconds", "Seconds since the start", g.uptime_seconds.clone());
+        registry.register(
+            "group_leader",
+            "1 where this broker leads the placement group",
+            g.leader.clone(),
+        );
+        registry.register(
+            "group_last_applied",
+            "Log index applied last",
+            g.last_applied.clone(),
+        );
+        registry.register(
+            "group_local_bytes",
+            "Bytes of local log files",
+            g.local_bytes.clone(),
+        );
+        registry.register(
+            "tier_upload_lag_bytes",
+            "Bytes that are not in the store",
+            g.upload_lag_bytes.clone(),
+        );
+        registry.register(
+            "tier_steps_failed",
+            "Offload steps that failed since the start",
+            g.upload_failures.clone(),
+        );
+        registry.register(
+            "tier_cuts_published",
+            "Manifests published since the start",
+            g.cuts_published.clone(),
+        );
+        registry.register(
+            "tier_uploaded_bytes",
+            "Bytes moved to the store since the start",
+            g.uploaded_bytes.clone(),
+        );
+        registry.register(
+            "group_malformed_commands",
+            "Log entries that could not be read",
+            g.malformed_commands.clone(),
+        );
+        registry.register(
+            "topic_records",
+            "Records between log start and high watermark",
+            g.topic_records.clone(),
+        );
+        registry.register(
+            "topic_remote_bytes",
+            "Bytes of committed segments",
+            g.topic_remote_bytes.clone(),
+        );
+        registry.register(
+            "topic_local_bytes",
+            "Bytes of batches in local logs",
+            g.topic_local_bytes.clone(),
+        );
+        registry.register(
+            "task_panics",
+            "Background tasks that panicked since the start",
+            g.task_panics.clone(),
+        );
+        registry.register(
+            "uptime_seconds",
+            "Seconds since the start",
+            g.uptime_seconds.clone(),
+        );
         gauges
     }
 }

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::error::OffloadError;
+use super::publish;
 use super::step::{Step, Wish, next};
 use super::upload::Uploader;
-use super::publish;
 use crate::datagroup::DataGroup;
 use crate::partition::{CutStage, Frozen, PartitionCommand, PartitionOutcome};
 use parking_lot::Mutex;
@@ -104,7 +104,12 @@ impl Offload {
         let requests = Arc::new(tokio::sync::Mutex::new(requests));
         let shared = Arc::clone(&progress);
         tasks.supervise("offload", RETRY_PAUSE_MIN, move || {
-            let (group, store, clock, random) = (group.clone(), store.clone(), Arc::clone(&clock), Arc::clone(&random));
+            let (group, store, clock, random) = (
+                group.clone(),
+                store.clone(),
+                Arc::clone(&clock),
+                Arc::clone(&random),
+            );
             let (progress, requests) = (Arc::clone(&shared), Arc::clone(&requests));
             async move {
                 let mut requests = requests.lock().await;
@@ -129,7 +134,11 @@ impl Offload {
     /// takes: the caller sets the deadline, and dropping the future leaves the work going on.
     pub async fn flush(&self, trim_local: bool) -> FlushOutcome {
         let (done, outcome) = oneshot::channel();
-        let flush = Flush { trim_local, done, target: LogIndex::new(0) };
+        let flush = Flush {
+            trim_local,
+            done,
+            target: LogIndex::new(0),
+        };
         if self.flushes.send(flush).await.is_err() {
             return FlushOutcome::NotLeader;
         }
@@ -203,11 +212,21 @@ impl Driver {
     async fn step(&mut self) -> Result<bool, OffloadError> {
         let (stage, untiered, bytes) = self.group.group().read(|machine| {
             let partitions = machine.partitions();
-            (partitions.stage().clone(), partitions.has_untiered(), partitions.bytes_since_cut())
+            (
+                partitions.stage().clone(),
+                partitions.has_untiered(),
+                partitions.bytes_since_cut(),
+            )
         });
         self.answer_flushes(&stage, untiered);
-        let due = !self.waiting.is_empty() || bytes >= self.config.cut_bytes || Instant::now() >= self.cut_due_at;
-        let wish = Wish { untiered, due, trimmed: self.is_trimmed(&stage) };
+        let due = !self.waiting.is_empty()
+            || bytes >= self.config.cut_bytes
+            || Instant::now() >= self.cut_due_at;
+        let wish = Wish {
+            untiered,
+            due,
+            trimmed: self.is_trimmed(&stage),
+        };
         match next(&stage, wish) {
             Step::Wait => return Ok(false),
             Step::Cut => {
@@ -216,10 +235,19 @@ impl Driver {
             }
             Step::Upload(frozen) => self.upload(&frozen).await?,
             Step::Publish(frozen) => {
-                let published = self.group.group().read(|machine| machine.partitions().published_sequence());
+                let published = self
+                    .group
+                    .group()
+                    .read(|machine| machine.partitions().published_sequence());
                 let cluster = self.store.cluster();
-                let sequence = publish::publish(&self.store, cluster, self.group.id(), published, &frozen).await?;
-                self.commit(PartitionCommand::Published { cut: frozen.at.index, sequence }).await?;
+                let sequence =
+                    publish::publish(&self.store, cluster, self.group.id(), published, &frozen)
+                        .await?;
+                self.commit(PartitionCommand::Published {
+                    cut: frozen.at.index,
+                    sequence,
+                })
+                .await?;
                 self.progress.cuts_published.fetch_add(1, Ordering::Relaxed);
             }
             Step::Trim(frozen) => self.trim(&frozen).await?,
@@ -238,9 +266,17 @@ impl Driver {
         let segments = uploader.upload(frozen).await?;
         let count = segments.len() as u64;
         let bytes: u64 = segments.iter().map(|(_, segment)| segment.length).sum();
-        self.commit(PartitionCommand::Uploaded { cut: frozen.at.index, segments }).await?;
-        self.progress.segments_uploaded.fetch_add(count, Ordering::Relaxed);
-        self.progress.bytes_uploaded.fetch_add(bytes, Ordering::Relaxed);
+        self.commit(PartitionCommand::Uploaded {
+            cut: frozen.at.index,
+            segments,
+        })
+        .await?;
+        self.progress
+            .segments_uploaded
+            .fetch_add(count, Ordering::Relaxed);
+        self.progress
+            .bytes_uploaded
+            .fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
@@ -251,7 +287,11 @@ impl Driver {
         let upto = if wanted {
             Some(frozen.at.index)
         } else {
-            self.group.group().log().purgeable(self.config.local_bytes).map(|upto| upto.min(frozen.at.index))
+            self.group
+                .group()
+                .log()
+                .purgeable(self.config.local_bytes)
+                .map(|upto| upto.min(frozen.at.index))
         };
         if let Some(upto) = upto {
             self.group.purge(upto).await?;
@@ -263,8 +303,12 @@ impl Driver {
     async fn commit(&self, command: PartitionCommand) -> Result<(), OffloadError> {
         match self.group.propose(command).await?.1 {
             PartitionOutcome::Refused(reason) => Err(OffloadError::Refused(reason)),
-            PartitionOutcome::Malformed(_) => Err(OffloadError::Refused("the command was malformed")),
-            PartitionOutcome::Appended(_) | PartitionOutcome::Done | PartitionOutcome::LogStart(_) => Ok(()),
+            PartitionOutcome::Malformed(_) => {
+                Err(OffloadError::Refused("the command was malformed"))
+            }
+            PartitionOutcome::Appended(_)
+            | PartitionOutcome::Done
+            | PartitionOutcome::LogStart(_) => Ok(()),
         }
     }
 
@@ -273,7 +317,9 @@ impl Driver {
     }
 
     fn is_trimmed(&self, stage: &CutStage) -> bool {
-        let CutStage::Published(frozen) = stage else { return true };
+        let CutStage::Published(frozen) = stage else {
+            return true;
+        };
         match self.trimmed {
             Some((at, whole)) => at >= frozen.at.index && (whole || !self.trim_wanted()),
             None => false,
@@ -289,14 +335,17 @@ impl Driver {
         };
         let Some(published) = published else { return };
         let trimmed = self.trimmed;
-        let (done, waiting) = std::mem::take(&mut self.waiting).into_iter().partition(|flush: &Flush| {
-            let tiered = !untiered || published >= flush.target;
-            let dropped = match trimmed {
-                Some((at, whole)) => whole && at >= published,
-                None => false,
-            };
-            tiered && (!flush.trim_local || dropped || matches!(stage, CutStage::None))
-        });
+        let (done, waiting) =
+            std::mem::take(&mut self.waiting)
+                .into_iter()
+                .partition(|flush: &Flush| {
+                    let tiered = !untiered || published >= flush.target;
+                    let dropped = match trimmed {
+                        Some((at, whole)) => whole && at >= published,
+                        None => false,
+                    };
+                    tiered && (!flush.trim_local || dropped || matches!(stage, CutStage::None))
+                });
         self.waiting = waiting;
         for flush in done {
             let _gone = flush.done.send(FlushOutcome::Done);

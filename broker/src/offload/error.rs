@@ -27,7 +27,9 @@ pub enum OffloadError {
     #[error("checkpoint: {0}")]
     Snapshot(#[from] SnapshotError),
     /// The hot index does not reach from tiered-until to the cut (I6 is broken).
-    #[error("partition {partition}: the local log has no records from {from} on, though they are not in the store")]
+    #[error(
+        "partition {partition}: the local log has no records from {from} on, though they are not in the store"
+    )]
     Hole {
         /// The partition.
         partition: PartitionId,
@@ -35,7 +37,9 @@ pub enum OffloadError {
         from: tidelog_model::Offset,
     },
     /// A manifest in the store belongs to another cluster or is damaged.
-    #[error("manifest {key} in the store is not this group's: {reason}. Is the bucket prefix shared with another cluster?")]
+    #[error(
+        "manifest {key} in the store is not this group's: {reason}. Is the bucket prefix shared with another cluster?"
+    )]
     ForeignManifest {
         /// Its key.
         key: String,

@@ -22,7 +22,12 @@ const ENTRIES_MIN: u64 = 200;
 pub fn keep_metadata(group: &Group<MetadataMachine>, store: &TierStore, tasks: &Tasks) {
     let (group, store) = (group.clone(), store.clone());
     tasks.supervise("metadata-keeper", TICK, move || {
-        let keeper = Keeper { group: group.clone(), store: store.clone(), saved: LogIndex::new(0), published: None };
+        let keeper = Keeper {
+            group: group.clone(),
+            store: store.clone(),
+            saved: LogIndex::new(0),
+            published: None,
+        };
         keeper.run()
     });
 }
@@ -49,7 +54,11 @@ impl Keeper {
     }
 
     async fn save(&mut self) -> Result<(), OffloadError> {
-        let applied = self.group.applied().borrow().map_or(LogIndex::new(0), |id| id.index);
+        let applied = self
+            .group
+            .applied()
+            .borrow()
+            .map_or(LogIndex::new(0), |id| id.index);
         if applied.get() < self.saved.get() + ENTRIES_MIN {
             return Ok(());
         }
@@ -63,11 +72,17 @@ impl Keeper {
     async fn publish(&mut self) -> Result<(), OffloadError> {
         let Some((id, bytes)) = self.group.read(|machine| {
             let last = machine.image().last().index;
-            if self.published == Some(last) { None } else { machine.snapshot() }
+            if self.published == Some(last) {
+                None
+            } else {
+                machine.snapshot()
+            }
         }) else {
             return Ok(());
         };
-        self.store.put_if_absent(&key::metadata(id.index.get()), bytes).await?;
+        self.store
+            .put_if_absent(&key::metadata(id.index.get()), bytes)
+            .await?;
         self.published = Some(id.index);
         Ok(())
     }

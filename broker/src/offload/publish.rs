@@ -31,17 +31,26 @@ pub(super) async fn publish(
         match store.put_if_absent(&key, bytes.clone()).await? {
             PutOutcome::Created => return Ok(sequence),
             PutOutcome::Exists => {
-                let foreign = |reason: String| OffloadError::ForeignManifest { key: key.as_str().to_owned(), reason };
+                let foreign = |reason: String| OffloadError::ForeignManifest {
+                    key: key.as_str().to_owned(),
+                    reason,
+                };
                 let taken = store.get(&key).await?;
                 if taken == bytes {
                     return Ok(sequence);
                 }
                 let other = manifest::decode(&taken).map_err(|error| foreign(error.to_string()))?;
                 if other.cluster != cluster || other.group != group {
-                    return Err(foreign(format!("it is of cluster {}, group {}", other.cluster, other.group)));
+                    return Err(foreign(format!(
+                        "it is of cluster {}, group {}",
+                        other.cluster, other.group
+                    )));
                 }
                 if other.last.index > frozen.at.index {
-                    return Err(foreign(format!("it holds log index {}, this group is at {}", other.last, frozen.at)));
+                    return Err(foreign(format!(
+                        "it holds log index {}, this group is at {}",
+                        other.last, frozen.at
+                    )));
                 }
                 sequence += 1;
             }

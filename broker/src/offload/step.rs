@@ -42,7 +42,11 @@ pub(super) fn next(stage: &CutStage, wish: Wish) -> Step {
         CutStage::Uploaded(frozen) => Step::Publish(Arc::clone(frozen)),
         CutStage::Published(frozen) if !wish.trimmed => Step::Trim(Arc::clone(frozen)),
         CutStage::Published(_) | CutStage::None => {
-            if wish.due && wish.untiered { Step::Cut } else { Step::Wait }
+            if wish.due && wish.untiered {
+                Step::Cut
+            } else {
+                Step::Wait
+            }
         }
     }
 }
@@ -78,8 +82,16 @@ mod tests {
     #[test]
     fn order_of_steps() {
         for bits in 0..8u8 {
-            let wish = Wish { untiered: bits & 1 != 0, due: bits & 2 != 0, trimmed: bits & 4 != 0 };
-            let cut_or_wait = if wish.untiered && wish.due { "cut" } else { "wait" };
+            let wish = Wish {
+                untiered: bits & 1 != 0,
+                due: bits & 2 != 0,
+                trimmed: bits & 4 != 0,
+            };
+            let cut_or_wait = if wish.untiered && wish.due {
+                "cut"
+            } else {
+                "wait"
+            };
             assert_eq!(name(&next(&CutStage::None, wish)), cut_or_wait);
             assert_eq!(name(&next(&CutStage::Cut(frozen()), wish)), "upload");
             assert_eq!(name(&next(&CutStage::Uploaded(frozen()), wish)), "publish");

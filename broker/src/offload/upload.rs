@@ -46,13 +46,19 @@ impl Uploader<'_> {
     ) -> Result<Vec<(PartitionId, SegmentEntry)>, OffloadError> {
         let mut segments = Vec::new();
         let mut shared: Option<Open> = None;
-        for state in frozen.partitions.values().filter(|state| state.tiered_until < state.next_offset) {
+        for state in frozen
+            .partitions
+            .values()
+            .filter(|state| state.tiered_until < state.next_offset)
+        {
             if self.untiered_bytes(state, frozen.at) >= OWN_OBJECT_BYTES_MIN {
                 let mut own = None;
-                self.write(state, frozen.at, &mut own, &mut segments).await?;
+                self.write(state, frozen.at, &mut own, &mut segments)
+                    .await?;
                 self.close(&mut own, &mut segments).await?;
             } else {
-                self.write(state, frozen.at, &mut shared, &mut segments).await?;
+                self.write(state, frozen.at, &mut shared, &mut segments)
+                    .await?;
             }
         }
         self.close(&mut shared, &mut segments).await?;
@@ -62,13 +68,24 @@ impl Uploader<'_> {
 
     fn untiered_bytes(&self, frozen: &PartitionState, cut: LogId) -> u64 {
         let entries = self.entries(frozen, cut, frozen.tiered_until, u64::MAX);
-        entries.iter().map(|entry| u64::from(entry.extent.length)).sum()
+        entries
+            .iter()
+            .map(|entry| u64::from(entry.extent.length))
+            .sum()
     }
 
-    fn entries(&self, frozen: &PartitionState, cut: LogId, from: Offset, bytes_max: u64) -> Vec<IndexEntry> {
+    fn entries(
+        &self,
+        frozen: &PartitionState,
+        cut: LogId,
+        from: Offset,
+        bytes_max: u64,
+    ) -> Vec<IndexEntry> {
         self.group.group().read(|machine| {
             let live = machine.partitions().get(frozen.id);
-            let mut entries = live.map_or_else(Vec::new, |live| live.hot.read(from, frozen.next_offset, bytes_max));
+            let mut entries = live.map_or_else(Vec::new, |live| {
+                live.hot.read(from, frozen.next_offset, bytes_max)
+            });
             entries.retain(|entry| entry.extent.index <= cut.index);
             entries
         })
@@ -84,7 +101,10 @@ impl Uploader<'_> {
         let mut from = frozen.tiered_until;
         let mut segment_open = false;
         while from < frozen.next_offset {
-            let hole = OffloadError::Hole { partition: frozen.id, from };
+            let hole = OffloadError::Hole {
+                partition: frozen.id,
+                from,
+            };
             let entries = self.entries(frozen, cut, from, READ_BYTES);
             if entries.first().is_none_or(|entry| entry.base_offset > from) {
                 return Err(hole);
@@ -95,13 +115,19 @@ impl Uploader<'_> {
             }
             for batch in batches {
                 let length = u64::from(batch.entry.extent.length);
-                if open.as_ref().is_some_and(|open| open.bytes > 0 && open.bytes + length > OBJECT_BYTES_MAX) {
+                if open
+                    .as_ref()
+                    .is_some_and(|open| open.bytes > 0 && open.bytes + length > OBJECT_BYTES_MAX)
+                {
                     self.close(open, segments).await?;
                     segment_open = false;
                 }
                 let target = open.get_or_insert_with(|| self.open(cut));
                 if !segment_open {
-                    target.builder.begin_segment(frozen.id).map_err(|error| OffloadError::Build(error.to_string()))?;
+                    target
+                        .builder
+                        .begin_segment(frozen.id)
+                        .map_err(|error| OffloadError::Build(error.to_string()))?;
                     segment_open = true;
                 }
                 target
@@ -117,8 +143,16 @@ impl Uploader<'_> {
 
     fn open(&self, cut: LogId) -> Open {
         let term = self.group.group().leadership().borrow().term.max(cut.term);
-        let id = ObjectId { group: self.group.id(), term, id: self.random.uuid_at(self.clock.now_ms()) };
-        Open { builder: ObjectBuilder::new(id), id, bytes: 0 }
+        let id = ObjectId {
+            group: self.group.id(),
+            term,
+            id: self.random.uuid_at(self.clock.now_ms()),
+        };
+        Open {
+            builder: ObjectBuilder::new(id),
+            id,
+            bytes: 0,
+        }
     }
 
     async fn close(
@@ -126,9 +160,16 @@ impl Uploader<'_> {
         open: &mut Option<Open>,
         segments: &mut Vec<(PartitionId, SegmentEntry)>,
     ) -> Result<(), OffloadError> {
-        let Some(open) = open.take() else { return Ok(()) };
-        let built = open.builder.finish().map_err(|error| OffloadError::Build(error.to_string()))?;
-        self.store.put_object(&key::data(&open.id), built.chunks).await?;
+        let Some(open) = open.take() else {
+            return Ok(());
+        };
+        let built = open
+            .builder
+            .finish()
+            .map_err(|error| OffloadError::Build(error.to_string()))?;
+        self.store
+            .put_object(&key::data(&open.id), built.chunks)
+            .await?;
         segments.extend(built.segments);
         Ok(())
     }

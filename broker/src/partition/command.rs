@@ -6,7 +6,8 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut, TryGetError};
 use tidelog_model::{
-    LogIndex, Offset, PartitionId, PartitionIndex, ProducerEpoch, ProducerId, Sequence, TimestampMs, TopicId,
+    LogIndex, Offset, PartitionId, PartitionIndex, ProducerEpoch, ProducerId, Sequence,
+    TimestampMs, TopicId,
 };
 use tidelog_tiering::manifest::{self, SegmentEntry};
 use uuid::Uuid;
@@ -131,7 +132,10 @@ impl Stamped {
                     put_batch(&mut out, batch);
                 }
             }
-            PartitionCommand::CreatePartition { partition, topic_name } => {
+            PartitionCommand::CreatePartition {
+                partition,
+                topic_name,
+            } => {
                 head(CREATE_PARTITION);
                 put_partition(&mut out, *partition);
                 out.put_u16_le(u16::try_from(topic_name.len()).unwrap_or(u16::MAX));
@@ -156,7 +160,10 @@ impl Stamped {
                 out.put_u64_le(cut.get());
                 out.put_u64_le(*sequence);
             }
-            PartitionCommand::TrimPrefix { partition, log_start } => {
+            PartitionCommand::TrimPrefix {
+                partition,
+                log_start,
+            } => {
                 head(TRIM_PREFIX);
                 put_partition(&mut out, *partition);
                 out.put_i64_le(log_start.get());
@@ -194,9 +201,13 @@ impl Stamped {
                     return Err(MalformedCommand("truncated"));
                 }
                 let name = input.split_to(length);
-                let topic_name =
-                    std::str::from_utf8(&name).map_err(|_| MalformedCommand("topic name is not UTF-8"))?.to_owned();
-                PartitionCommand::CreatePartition { partition, topic_name }
+                let topic_name = std::str::from_utf8(&name)
+                    .map_err(|_| MalformedCommand("topic name is not UTF-8"))?
+                    .to_owned();
+                PartitionCommand::CreatePartition {
+                    partition,
+                    topic_name,
+                }
             }
             DELETE_TOPIC => PartitionCommand::DeleteTopic(get_topic(&mut input)?),
             CUT => PartitionCommand::Cut,
@@ -206,8 +217,8 @@ impl Stamped {
                 let mut segments = Vec::with_capacity(count);
                 for _ in 0..count {
                     let partition = get_partition(&mut input)?;
-                    let segment =
-                        manifest::decode_segment(&mut input).map_err(|_| MalformedCommand("bad segment entry"))?;
+                    let segment = manifest::decode_segment(&mut input)
+                        .map_err(|_| MalformedCommand("bad segment entry"))?;
                     segments.push((partition, segment));
                 }
                 PartitionCommand::Uploaded { cut, segments }
@@ -245,7 +256,11 @@ fn put_batch(out: &mut BytesMut, batch: &BatchDescriptor) {
     out.put_u32_le(batch.records);
     out.put_i64_le(batch.producer_id.get());
     out.put_i16_le(batch.producer_epoch.get());
-    out.put_u16_le(if batch.log_append_time { FLAG_LOG_APPEND_TIME } else { 0 });
+    out.put_u16_le(if batch.log_append_time {
+        FLAG_LOG_APPEND_TIME
+    } else {
+        0
+    });
     out.put_i32_le(batch.base_sequence.get());
     out.put_i64_le(batch.first_timestamp.get());
     out.put_i64_le(batch.max_timestamp.get());
@@ -258,18 +273,25 @@ fn get_topic(input: &mut Bytes) -> Result<TopicId, MalformedCommand> {
 }
 
 fn get_partition(input: &mut Bytes) -> Result<PartitionId, MalformedCommand> {
-    Ok(PartitionId { topic: get_topic(input)?, index: PartitionIndex::new(input.try_get_i32_le()?) })
+    Ok(PartitionId {
+        topic: get_topic(input)?,
+        index: PartitionIndex::new(input.try_get_i32_le()?),
+    })
 }
 
 fn get_count(input: &mut Bytes, each_min: usize) -> Result<usize, MalformedCommand> {
-    let count = usize::try_from(input.try_get_u32_le()?).map_err(|_| MalformedCommand("count too large"))?;
+    let count = usize::try_from(input.try_get_u32_le()?)
+        .map_err(|_| MalformedCommand("count too large"))?;
     if count > input.remaining() / each_min {
         return Err(MalformedCommand("count larger than the bytes that follow"));
     }
     Ok(count)
 }
 
-fn get_batches(input: &mut Bytes, body_len: usize) -> Result<Vec<BatchDescriptor>, MalformedCommand> {
+fn get_batches(
+    input: &mut Bytes,
+    body_len: usize,
+) -> Result<Vec<BatchDescriptor>, MalformedCommand> {
     let count = get_count(input, BATCH_BYTES)?;
     let mut batches = Vec::with_capacity(count);
     for _ in 0..count {
@@ -279,7 +301,9 @@ fn get_batches(input: &mut Bytes, body_len: usize) -> Result<Vec<BatchDescriptor
         let records = input.try_get_u32_le()?;
         let inside = u64::from(position) + u64::from(length) <= body_len as u64;
         if !inside || records == 0 || i32::try_from(records).is_err() {
-            return Err(MalformedCommand("batch outside the body, or without records"));
+            return Err(MalformedCommand(
+                "batch outside the body, or without records",
+            ));
         }
         batches.push(BatchDescriptor {
             partition,

@@ -7,8 +7,8 @@ use super::machine::Partitions;
 use bytes::Bytes;
 use std::path::PathBuf;
 use tidelog_model::{
-    BytePosition, ClusterId, LeaderEpoch, LogId, LogIndex, Offset, PartitionId, PartitionIndex, PlacementGroupId,
-    ProducerEpoch, ProducerId, Sequence, Term, TimestampMs, TopicId,
+    BytePosition, ClusterId, LeaderEpoch, LogId, LogIndex, Offset, PartitionId, PartitionIndex,
+    PlacementGroupId, ProducerEpoch, ProducerId, Sequence, Term, TimestampMs, TopicId,
 };
 use tidelog_tiering::manifest::{EpochStart, ObjectId, SegmentEntry};
 use uuid::Uuid;
@@ -16,7 +16,9 @@ use uuid::Uuid;
 use super::command::BatchDescriptor;
 
 fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/partition/testdata").join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("src/partition/testdata")
+        .join(name);
     if std::env::var_os("TIDELOG_WRITE_GOLDEN").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, bytes).unwrap();
@@ -25,12 +27,19 @@ fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn partition() -> PartitionId {
-    PartitionId { topic: TopicId::new(Uuid::from_u128(0x0102_0304)), index: PartitionIndex::new(5) }
+    PartitionId {
+        topic: TopicId::new(Uuid::from_u128(0x0102_0304)),
+        index: PartitionIndex::new(5),
+    }
 }
 
 fn segment() -> SegmentEntry {
     SegmentEntry {
-        object: ObjectId { group: PlacementGroupId::new(1), term: Term::new(2), id: Uuid::from_u128(3) },
+        object: ObjectId {
+            group: PlacementGroupId::new(1),
+            term: Term::new(2),
+            id: Uuid::from_u128(3),
+        },
         position: BytePosition::new(4),
         length: 150,
         index_position: BytePosition::new(154),
@@ -42,7 +51,10 @@ fn segment() -> SegmentEntry {
         max_timestamp: TimestampMs::new(1_009),
         first_stamp: TimestampMs::new(2_000),
         last_stamp: TimestampMs::new(2_001),
-        epochs: vec![EpochStart { epoch: LeaderEpoch::new(2), start: Offset::new(0) }],
+        epochs: vec![EpochStart {
+            epoch: LeaderEpoch::new(2),
+            start: Offset::new(0),
+        }],
         crc: 0xdead_beef,
     }
 }
@@ -64,12 +76,24 @@ fn batch(position: u32, records: u32, sequence: i32) -> BatchDescriptor {
 
 fn commands() -> Vec<PartitionCommand> {
     vec![
-        PartitionCommand::CreatePartition { partition: partition(), topic_name: "golden".into() },
+        PartitionCommand::CreatePartition {
+            partition: partition(),
+            topic_name: "golden".into(),
+        },
         PartitionCommand::Append(vec![batch(0, 3, 0), batch(75, 4, 3)]),
         PartitionCommand::Cut,
-        PartitionCommand::Uploaded { cut: LogIndex::new(3), segments: vec![(partition(), segment())] },
-        PartitionCommand::Published { cut: LogIndex::new(3), sequence: 1 },
-        PartitionCommand::TrimPrefix { partition: partition(), log_start: Offset::new(2) },
+        PartitionCommand::Uploaded {
+            cut: LogIndex::new(3),
+            segments: vec![(partition(), segment())],
+        },
+        PartitionCommand::Published {
+            cut: LogIndex::new(3),
+            sequence: 1,
+        },
+        PartitionCommand::TrimPrefix {
+            partition: partition(),
+            log_start: Offset::new(2),
+        },
         PartitionCommand::DeleteTopic(TopicId::new(Uuid::from_u128(77))),
     ]
 }
@@ -99,8 +123,15 @@ fn commands_of_version_1() {
 fn image_of_version_1() {
     let mut machine = Partitions::default();
     for (at, command) in commands().into_iter().take(5).enumerate() {
-        let id = LogId { term: Term::new(2), index: LogIndex::new(at as u64 + 1) };
-        let dir = Stamped { stamp: TimestampMs::new(2_000), command }.encode();
+        let id = LogId {
+            term: Term::new(2),
+            index: LogIndex::new(at as u64 + 1),
+        };
+        let dir = Stamped {
+            stamp: TimestampMs::new(2_000),
+            command,
+        }
+        .encode();
         machine.apply(id, &dir, 150, || Bytes::from_static(b"coordinator"));
     }
     let cluster = ClusterId::new(Uuid::from_u128(8));
@@ -110,9 +141,15 @@ fn image_of_version_1() {
     let (read, coordinator) = image::decode(&Bytes::from(file)).unwrap();
     assert_eq!(at.index, LogIndex::new(3));
     assert_eq!(coordinator, Bytes::from_static(b"coordinator"));
-    let (before, after) = (machine.get(partition()).unwrap(), read.get(partition()).unwrap());
+    let (before, after) = (
+        machine.get(partition()).unwrap(),
+        read.get(partition()).unwrap(),
+    );
     assert_eq!(after, before);
     for cut in 0..bytes.len() {
-        assert!(image::decode(&bytes.slice(..cut)).is_err(), "a truncation at {cut} was read");
+        assert!(
+            image::decode(&bytes.slice(..cut)).is_err(),
+            "a truncation at {cut} was read"
+        );
     }
 }

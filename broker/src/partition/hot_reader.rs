@@ -60,7 +60,9 @@ impl HotReader {
     pub fn new(log: GroupLog, cache_bytes: u64) -> Self {
         let from_disk = moka::sync::Cache::builder()
             .max_capacity(cache_bytes)
-            .weigher(|_, entry: &Arc<LogEntry>| u32::try_from(entry.dir.len() + entry.body.len()).unwrap_or(u32::MAX))
+            .weigher(|_, entry: &Arc<LogEntry>| {
+                u32::try_from(entry.dir.len() + entry.body.len()).unwrap_or(u32::MAX)
+            })
             .build();
         Self { log, from_disk }
     }
@@ -72,7 +74,9 @@ impl HotReader {
     /// [`LogError`] when the disk fails or the bytes are damaged; nothing damaged is returned.
     pub async fn read(&self, entries: &[IndexEntry]) -> Result<Vec<ServedBatch>, LogError> {
         let mut at_hand: BTreeMap<LogIndex, Arc<LogEntry>> = BTreeMap::new();
-        let last = entries.last().map_or(LogIndex::new(0), |entry| entry.extent.index);
+        let last = entries
+            .last()
+            .map_or(LogIndex::new(0), |entry| entry.extent.index);
         let mut served = Vec::with_capacity(entries.len());
         for entry in entries {
             let index = entry.extent.index;
@@ -83,7 +87,9 @@ impl HotReader {
                     Err(error) => return Err(error),
                 }
             }
-            let Some(found) = at_hand.get(&index) else { return Err(LogError::NotFound { index }) };
+            let Some(found) = at_hand.get(&index) else {
+                return Err(LogError::NotFound { index });
+            };
             served.push(patch(entry, &found.body)?);
         }
         Ok(served)
@@ -116,11 +122,18 @@ fn patch(entry: &IndexEntry, body: &Bytes) -> Result<ServedBatch, LogError> {
     let from = entry.extent.position as usize;
     let to = from + entry.extent.length as usize;
     if to > body.len() || to - from < PREFIX_BYTES {
-        return Err(LogError::Invalid(format!("batch at bytes {from}..{to} of an entry of {}", body.len())));
+        return Err(LogError::Invalid(format!(
+            "batch at bytes {from}..{to} of an entry of {}",
+            body.len()
+        )));
     }
     let mut prefix = BytesMut::with_capacity(PREFIX_BYTES);
     prefix.extend_from_slice(&entry.base_offset.get().to_be_bytes());
     prefix.extend_from_slice(&body[from + 8..from + 12]);
     prefix.extend_from_slice(&entry.epoch.get().to_be_bytes());
-    Ok(ServedBatch { prefix: prefix.freeze(), body: body.slice(from + PREFIX_BYTES..to), entry: *entry })
+    Ok(ServedBatch {
+        prefix: prefix.freeze(),
+        body: body.slice(from + PREFIX_BYTES..to),
+        entry: *entry,
+    })
 }

@@ -11,7 +11,8 @@ use super::machine::{Frozen, Partitions};
 use super::state::PartitionState;
 use bytes::{Buf, BufMut, Bytes, BytesMut, TryGetError};
 use tidelog_model::{
-    ClusterId, LeaderEpoch, LogId, LogIndex, Offset, PartitionId, PartitionIndex, PlacementGroupId, TimestampMs, TopicId,
+    ClusterId, LeaderEpoch, LogId, LogIndex, Offset, PartitionId, PartitionIndex, PlacementGroupId,
+    TimestampMs, TopicId,
 };
 use tidelog_tiering::manifest::{self, GroupManifest};
 use uuid::Uuid;
@@ -49,14 +50,22 @@ pub fn manifest_of(cluster: ClusterId, group: PlacementGroupId, frozen: &Frozen)
         group,
         last: frozen.at,
         stamp: frozen.stamp,
-        partitions: frozen.partitions.values().map(PartitionState::to_manifest).collect(),
+        partitions: frozen
+            .partitions
+            .values()
+            .map(PartitionState::to_manifest)
+            .collect(),
         coordinator: frozen.coordinator.clone(),
     }
 }
 
 /// The image of the newest uploaded cut with its log id, or `None` before the first.
 #[must_use]
-pub fn encode(cluster: ClusterId, group: PlacementGroupId, machine: &Partitions) -> Option<(LogId, Bytes)> {
+pub fn encode(
+    cluster: ClusterId,
+    group: PlacementGroupId,
+    machine: &Partitions,
+) -> Option<(LogId, Bytes)> {
     let frozen = machine.snapshot_candidate()?;
     let manifest = manifest::encode(&manifest_of(cluster, group, frozen));
     let mut out = BytesMut::with_capacity(manifest.len() + 4096);
@@ -70,7 +79,16 @@ pub fn encode(cluster: ClusterId, group: PlacementGroupId, machine: &Partitions)
         .partitions
         .keys()
         .filter_map(|partition| machine.get(*partition))
-        .map(|state| (state.id, state.hot.iter().filter(|e| e.extent.index <= frozen.at.index).collect::<Vec<_>>()))
+        .map(|state| {
+            (
+                state.id,
+                state
+                    .hot
+                    .iter()
+                    .filter(|e| e.extent.index <= frozen.at.index)
+                    .collect::<Vec<_>>(),
+            )
+        })
         .filter(|(_, entries)| !entries.is_empty())
         .collect();
     out.put_u32_le(u32::try_from(lists.len()).ok()?);
@@ -98,13 +116,18 @@ pub fn decode(image: &Bytes) -> Result<(Partitions, Bytes), ImageError> {
     }
     input.try_get_u16_le()?;
     let published_sequence = input.try_get_u64_le()?;
-    let manifest_len = usize::try_from(input.try_get_u32_le()?).map_err(|_| ImageError::Truncated)?;
+    let manifest_len =
+        usize::try_from(input.try_get_u32_le()?).map_err(|_| ImageError::Truncated)?;
     if input.remaining() < manifest_len {
         return Err(ImageError::Truncated);
     }
-    let manifest = manifest::decode(&input.split_to(manifest_len)).map_err(|e| ImageError::Manifest(e.to_string()))?;
-    let partitions: BTreeMap<PartitionId, PartitionState> =
-        manifest.partitions.into_iter().map(|p| (p.id, PartitionState::from_manifest(p))).collect();
+    let manifest = manifest::decode(&input.split_to(manifest_len))
+        .map_err(|e| ImageError::Manifest(e.to_string()))?;
+    let partitions: BTreeMap<PartitionId, PartitionState> = manifest
+        .partitions
+        .into_iter()
+        .map(|p| (p.id, PartitionState::from_manifest(p)))
+        .collect();
     let mut live = partitions.clone();
     let lists = input.try_get_u32_le()? as usize;
     if lists > input.remaining() / LIST_BYTES_MIN {
@@ -128,8 +151,16 @@ pub fn decode(image: &Bytes) -> Result<(Partitions, Bytes), ImageError> {
         return Err(ImageError::Unknown);
     }
     let coordinator = manifest.coordinator;
-    let frozen = Frozen { at: manifest.last, stamp: manifest.stamp, partitions, coordinator: coordinator.clone() };
-    Ok((Partitions::from_image(frozen, live, published_sequence), coordinator))
+    let frozen = Frozen {
+        at: manifest.last,
+        stamp: manifest.stamp,
+        partitions,
+        coordinator: coordinator.clone(),
+    };
+    Ok((
+        Partitions::from_image(frozen, live, published_sequence),
+        coordinator,
+    ))
 }
 
 fn put_entry(out: &mut BytesMut, entry: &IndexEntry) {
@@ -151,14 +182,28 @@ fn get_entry(input: &mut Bytes) -> Result<IndexEntry, ImageError> {
     let max_timestamp = TimestampMs::new(input.try_get_i64_le()?);
     let stamp = TimestampMs::new(input.try_get_i64_le()?);
     let index = LogIndex::new(input.try_get_u64_le()?);
-    let extent = LogExtent { index, position: input.try_get_u32_le()?, length: input.try_get_u32_le()? };
+    let extent = LogExtent {
+        index,
+        position: input.try_get_u32_le()?,
+        length: input.try_get_u32_le()?,
+    };
     input.try_get_u32_le()?;
-    Ok(IndexEntry { base_offset, records, epoch, max_timestamp, stamp, extent })
+    Ok(IndexEntry {
+        base_offset,
+        records,
+        epoch,
+        max_timestamp,
+        stamp,
+        extent,
+    })
 }
 
 fn get_partition(input: &mut Bytes) -> Result<PartitionId, ImageError> {
     let mut bytes = [0u8; 16];
     input.try_copy_to_slice(&mut bytes)?;
     let index = PartitionIndex::new(input.try_get_i32_le()?);
-    Ok(PartitionId { topic: TopicId::new(Uuid::from_bytes(bytes)), index })
+    Ok(PartitionId {
+        topic: TopicId::new(Uuid::from_bytes(bytes)),
+        index,
+    })
 }

@@ -118,7 +118,10 @@ impl HotIndex {
     /// The first batch at or after `from` that may hold a record with a timestamp of at least `timestamp`.
     #[must_use]
     pub fn find_timestamp(&self, from: Offset, timestamp: TimestampMs) -> Option<IndexEntry> {
-        self.entries.range(self.position(from)..).find(|entry| entry.max_timestamp >= timestamp).copied()
+        self.entries
+            .range(self.position(from)..)
+            .find(|entry| entry.max_timestamp >= timestamp)
+            .copied()
     }
 }
 
@@ -134,7 +137,11 @@ mod tests {
             epoch: LeaderEpoch::new(1),
             max_timestamp: TimestampMs::new(ts),
             stamp: TimestampMs::new(0),
-            extent: LogExtent { index: LogIndex::new(index), position: 0, length },
+            extent: LogExtent {
+                index: LogIndex::new(index),
+                position: 0,
+                length,
+            },
         }
     }
 
@@ -151,7 +158,13 @@ mod tests {
     fn read_begins_inside_a_batch_and_is_bounded() {
         let index = sample();
         let end = Offset::new(20);
-        let got = |from, max| index.read(Offset::new(from), end, max).iter().map(|e| e.base_offset.get()).collect::<Vec<_>>();
+        let got = |from, max| {
+            index
+                .read(Offset::new(from), end, max)
+                .iter()
+                .map(|e| e.base_offset.get())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(got(12, 1_000), vec![10, 15, 16]);
         assert_eq!(got(12, 1), vec![10]);
         assert_eq!(got(15, 100), vec![15, 16]);
@@ -178,7 +191,11 @@ mod tests {
     #[test]
     fn find_timestamp_takes_first() {
         let index = sample();
-        let find = |from, ts| index.find_timestamp(Offset::new(from), TimestampMs::new(ts)).map(|e| e.base_offset.get());
+        let find = |from, ts| {
+            index
+                .find_timestamp(Offset::new(from), TimestampMs::new(ts))
+                .map(|e| e.base_offset.get())
+        };
         assert_eq!(find(10, 20), Some(10));
         assert_eq!(find(10, 51), Some(16));
         assert_eq!(find(15, 20), Some(15));

@@ -82,7 +82,11 @@ impl Default for Partitions {
 impl Partitions {
     /// The state of an image: its partitions, and its cut as far as the image says.
     #[must_use]
-    pub fn from_image(frozen: Frozen, live: BTreeMap<PartitionId, PartitionState>, published_sequence: u64) -> Self {
+    pub fn from_image(
+        frozen: Frozen,
+        live: BTreeMap<PartitionId, PartitionState>,
+        published_sequence: u64,
+    ) -> Self {
         let frozen = Arc::new(frozen);
         Self {
             partitions: live,
@@ -113,11 +117,16 @@ impl Partitions {
         self.stamp = self.stamp.max(stamped.stamp);
         let stamp = self.stamp;
         match stamped.command {
-            PartitionCommand::Append(batches) => PartitionOutcome::Appended(self.append(id, &batches, stamp)),
-            PartitionCommand::CreatePartition { partition, topic_name } => {
-                self.partitions
-                    .entry(partition)
-                    .or_insert_with(|| PartitionState::new(partition, Arc::from(topic_name.as_str())));
+            PartitionCommand::Append(batches) => {
+                PartitionOutcome::Appended(self.append(id, &batches, stamp))
+            }
+            PartitionCommand::CreatePartition {
+                partition,
+                topic_name,
+            } => {
+                self.partitions.entry(partition).or_insert_with(|| {
+                    PartitionState::new(partition, Arc::from(topic_name.as_str()))
+                });
                 PartitionOutcome::Done
             }
             PartitionCommand::DeleteTopic(topic) => {
@@ -127,14 +136,22 @@ impl Partitions {
             PartitionCommand::Cut => self.cut(id, stamp, coordinator()),
             PartitionCommand::Uploaded { cut, segments } => self.uploaded(cut, &segments),
             PartitionCommand::Published { cut, sequence } => self.published(cut, sequence),
-            PartitionCommand::TrimPrefix { partition, log_start } => match self.partitions.get_mut(&partition) {
+            PartitionCommand::TrimPrefix {
+                partition,
+                log_start,
+            } => match self.partitions.get_mut(&partition) {
                 Some(state) => PartitionOutcome::LogStart(state.trim_prefix(log_start)),
                 None => PartitionOutcome::Refused("no such partition"),
             },
         }
     }
 
-    fn append(&mut self, id: LogId, batches: &[BatchDescriptor], stamp: TimestampMs) -> Vec<AppendOutcome> {
+    fn append(
+        &mut self,
+        id: LogId,
+        batches: &[BatchDescriptor],
+        stamp: TimestampMs,
+    ) -> Vec<AppendOutcome> {
         let mut outcomes = Vec::with_capacity(batches.len());
         for batch in batches {
             let outcome = match self.partitions.get_mut(&batch.partition) {
@@ -152,12 +169,18 @@ impl Partitions {
     /// Also out of a cut that waits for its upload: its bytes can no longer be found through the hot index, and a
     /// manifest need not name what is gone.
     fn delete_topic(&mut self, topic: TopicId) {
-        self.partitions.retain(|partition, _| partition.topic != topic);
+        self.partitions
+            .retain(|partition, _| partition.topic != topic);
         if let CutStage::Cut(frozen) = &self.stage
-            && frozen.partitions.keys().any(|partition| partition.topic == topic)
+            && frozen
+                .partitions
+                .keys()
+                .any(|partition| partition.topic == topic)
         {
             let mut frozen = Frozen::clone(frozen);
-            frozen.partitions.retain(|partition, _| partition.topic != topic);
+            frozen
+                .partitions
+                .retain(|partition, _| partition.topic != topic);
             self.stage = CutStage::Cut(Arc::new(frozen));
         }
     }
@@ -169,13 +192,26 @@ impl Partitions {
         for state in self.partitions.values_mut() {
             state.producers.expire(stamp);
         }
-        let partitions = self.partitions.iter().map(|(partition, state)| (*partition, state.freeze())).collect();
-        self.stage = CutStage::Cut(Arc::new(Frozen { at: id, stamp, partitions, coordinator }));
+        let partitions = self
+            .partitions
+            .iter()
+            .map(|(partition, state)| (*partition, state.freeze()))
+            .collect();
+        self.stage = CutStage::Cut(Arc::new(Frozen {
+            at: id,
+            stamp,
+            partitions,
+            coordinator,
+        }));
         self.bytes_since_cut = 0;
         PartitionOutcome::Done
     }
 
-    fn uploaded(&mut self, cut: LogIndex, segments: &[(PartitionId, SegmentEntry)]) -> PartitionOutcome {
+    fn uploaded(
+        &mut self,
+        cut: LogIndex,
+        segments: &[(PartitionId, SegmentEntry)],
+    ) -> PartitionOutcome {
         let CutStage::Cut(frozen) = &self.stage else {
             return PartitionOutcome::Refused("no cut waits for an upload");
         };
@@ -187,8 +223,13 @@ impl Partitions {
             by_partition.entry(*partition).or_default().push(segment);
         }
         let mut frozen = Frozen::clone(frozen);
-        if by_partition.keys().any(|partition| !frozen.partitions.contains_key(partition)) {
-            return PartitionOutcome::Refused("a segment of a partition that the cut does not know");
+        if by_partition
+            .keys()
+            .any(|partition| !frozen.partitions.contains_key(partition))
+        {
+            return PartitionOutcome::Refused(
+                "a segment of a partition that the cut does not know",
+            );
         }
         let mut added_from = Vec::with_capacity(by_partition.len());
         for state in frozen.partitions.values_mut() {
@@ -204,7 +245,10 @@ impl Partitions {
         }
         // Only now, when the whole upload fits, does the live state change.
         for (partition, from) in added_from {
-            if let (Some(live), Some(added)) = (self.partitions.get_mut(&partition), by_partition.get(&partition)) {
+            if let (Some(live), Some(added)) = (
+                self.partitions.get_mut(&partition),
+                by_partition.get(&partition),
+            ) {
                 live.add_segments(from, added);
             }
         }
@@ -240,7 +284,9 @@ impl Partitions {
     /// Whether the group holds a partition of `topic`.
     #[must_use]
     pub fn has_topic(&self, topic: TopicId) -> bool {
-        self.partitions.keys().any(|partition| partition.topic == topic)
+        self.partitions
+            .keys()
+            .any(|partition| partition.topic == topic)
     }
 
     /// How far the newest cut has come.
@@ -276,7 +322,9 @@ impl Partitions {
     /// Whether any partition has records that are not in a committed segment.
     #[must_use]
     pub fn has_untiered(&self) -> bool {
-        self.partitions.values().any(|state| state.tiered_until < state.next_offset)
+        self.partitions
+            .values()
+            .any(|state| state.tiered_until < state.next_offset)
     }
 
     /// Commands that could not be read since the start.
@@ -295,6 +343,9 @@ impl Partitions {
     /// The first partition whose state breaks I5 or I6, if any.
     #[must_use]
     pub fn unsound(&self) -> Option<PartitionId> {
-        self.partitions.values().find(|state| !state.is_sound()).map(|state| state.id)
+        self.partitions
+            .values()
+            .find(|state| !state.is_sound())
+            .map(|state| state.id)
     }
 }

@@ -9,14 +9,17 @@ use super::state::{AppendError, AppendOutcome};
 use bytes::Bytes;
 use proptest::prelude::*;
 use tidelog_model::{
-    BytePosition, ClusterId, LogId, LogIndex, Offset, PartitionId, PartitionIndex, PlacementGroupId, ProducerEpoch,
-    ProducerId, Sequence, Term, TimestampMs, TopicId,
+    BytePosition, ClusterId, LogId, LogIndex, Offset, PartitionId, PartitionIndex,
+    PlacementGroupId, ProducerEpoch, ProducerId, Sequence, Term, TimestampMs, TopicId,
 };
 use tidelog_tiering::manifest::{EpochStart, ObjectId, SegmentEntry};
 use uuid::Uuid;
 
 fn partition(n: u8) -> PartitionId {
-    PartitionId { topic: TopicId::new(Uuid::from_u128(u128::from(n / 2) + 1)), index: PartitionIndex::new(i32::from(n % 2)) }
+    PartitionId {
+        topic: TopicId::new(Uuid::from_u128(u128::from(n / 2) + 1)),
+        index: PartitionIndex::new(i32::from(n % 2)),
+    }
 }
 
 fn batch(n: u8, records: u32, position: u32, producer: Option<(i64, i16, i32)>) -> BatchDescriptor {
@@ -46,25 +49,46 @@ struct World {
 impl World {
     fn apply(&mut self, command: PartitionCommand) -> PartitionOutcome {
         let index = self.log.len() as u64 + 1;
-        let id = LogId { term: Term::new(self.term), index: LogIndex::new(index) };
+        let id = LogId {
+            term: Term::new(self.term),
+            index: LogIndex::new(index),
+        };
         let body = match &command {
             PartitionCommand::Append(batches) => batches.len() * 100,
             _ => 0,
         };
-        let dir = Stamped { stamp: TimestampMs::new(1_000 + i64::try_from(index).unwrap()), command }.encode();
+        let dir = Stamped {
+            stamp: TimestampMs::new(1_000 + i64::try_from(index).unwrap()),
+            command,
+        }
+        .encode();
         self.log.push((id, dir.clone(), body));
         let outcome = self.machine.apply(id, &dir, body, Bytes::new);
-        assert_eq!(self.machine.unsound(), None, "I5 and I6 hold after every command");
+        assert_eq!(
+            self.machine.unsound(),
+            None,
+            "I5 and I6 hold after every command"
+        );
         outcome
     }
 
     /// What an upload of the cut under way would commit.
     fn segments(&self) -> Option<(LogIndex, Vec<(PartitionId, SegmentEntry)>)> {
-        let CutStage::Cut(frozen) = self.machine.stage() else { return None };
+        let CutStage::Cut(frozen) = self.machine.stage() else {
+            return None;
+        };
         let mut segments = Vec::new();
-        for state in frozen.partitions.values().filter(|state| state.tiered_until < state.next_offset) {
+        for state in frozen
+            .partitions
+            .values()
+            .filter(|state| state.tiered_until < state.next_offset)
+        {
             let live = self.machine.get(state.id)?;
-            let base = live.hot.read(state.tiered_until, state.next_offset, 1).first()?.base_offset;
+            let base = live
+                .hot
+                .read(state.tiered_until, state.next_offset, 1)
+                .first()?
+                .base_offset;
             let middle = Offset::new((base.get() + state.next_offset.get()) / 2);
             let mut from = base;
             for until in [middle, state.next_offset] {
@@ -80,7 +104,11 @@ impl World {
 
 fn segment(from: Offset, until: Offset) -> SegmentEntry {
     SegmentEntry {
-        object: ObjectId { group: PlacementGroupId::new(1), term: Term::new(1), id: Uuid::from_u128(9) },
+        object: ObjectId {
+            group: PlacementGroupId::new(1),
+            term: Term::new(1),
+            id: Uuid::from_u128(9),
+        },
         position: BytePosition::new(0),
         length: 100,
         index_position: BytePosition::new(100),
@@ -92,7 +120,10 @@ fn segment(from: Offset, until: Offset) -> SegmentEntry {
         max_timestamp: TimestampMs::new(9),
         first_stamp: TimestampMs::new(1),
         last_stamp: TimestampMs::new(2),
-        epochs: vec![EpochStart { epoch: tidelog_model::LeaderEpoch::new(1), start: from }],
+        epochs: vec![EpochStart {
+            epoch: tidelog_model::LeaderEpoch::new(1),
+            start: from,
+        }],
         crc: 7,
     }
 }
@@ -102,7 +133,13 @@ enum Act {
     Create(u8),
     DeleteTopic(u8),
     Append(Vec<(u8, u32)>),
-    Produce { n: u8, producer: i64, records: u32, retry: bool, skip: bool },
+    Produce {
+        n: u8,
+        producer: i64,
+        records: u32,
+        retry: bool,
+        skip: bool,
+    },
     Trim(u8, i64),
     Cut,
     Upload,
@@ -148,36 +185,67 @@ impl Model {
     }
 }
 
-fn produce(world: &mut World, model: &mut Model, n: u8, producer: i64, records: u32, retry: bool, skip: bool) {
+fn produce(
+    world: &mut World,
+    model: &mut Model,
+    n: u8,
+    producer: i64,
+    records: u32,
+    retry: bool,
+    skip: bool,
+) {
     let id = partition(n);
-    let known = model.producers.get(&(id, producer)).copied().unwrap_or((0, None));
+    let known = model
+        .producers
+        .get(&(id, producer))
+        .copied()
+        .unwrap_or((0, None));
     let (sequence, last) = known;
     let (first, records) = match last {
         Some((first, records, _)) if retry => (first, records),
         _ => (if skip { sequence + 7 } else { sequence }, records),
     };
     let command = PartitionCommand::Append(vec![batch(n, records, 0, Some((producer, 0, first)))]);
-    let PartitionOutcome::Appended(outcomes) = world.apply(command) else { panic!("not an append's outcome") };
+    let PartitionOutcome::Appended(outcomes) = world.apply(command) else {
+        panic!("not an append's outcome")
+    };
     let outcome = outcomes[0];
     if !model.next.contains_key(&id) {
-        assert_eq!(outcome, AppendOutcome::Refused(AppendError::UnknownPartition));
+        assert_eq!(
+            outcome,
+            AppendOutcome::Refused(AppendError::UnknownPartition)
+        );
     } else if let (Some((_, _, offset)), true) = (last, retry) {
-        let AppendOutcome::Duplicate(again) = outcome else { panic!("a retry was not recognised: {outcome:?}") };
-        assert_eq!(again.base_offset.get(), offset, "a retry gets the first answer again");
+        let AppendOutcome::Duplicate(again) = outcome else {
+            panic!("a retry was not recognised: {outcome:?}")
+        };
+        assert_eq!(
+            again.base_offset.get(),
+            offset,
+            "a retry gets the first answer again"
+        );
     } else if skip && last.is_some() {
-        assert_eq!(outcome, AppendOutcome::Refused(AppendError::OutOfOrderSequence));
+        assert_eq!(
+            outcome,
+            AppendOutcome::Refused(AppendError::OutOfOrderSequence)
+        );
     } else {
         let offset = model.next[&id];
         model.expect_append(id, records, outcome);
         let next = first + i32::try_from(records).unwrap();
-        model.producers.insert((id, producer), (next, Some((first, records, offset))));
+        model
+            .producers
+            .insert((id, producer), (next, Some((first, records, offset))));
     }
 }
 
 fn act(world: &mut World, model: &mut Model, act: &Act) {
     match act {
         Act::Create(n) => {
-            world.apply(PartitionCommand::CreatePartition { partition: partition(*n), topic_name: format!("t{}", n / 2) });
+            world.apply(PartitionCommand::CreatePartition {
+                partition: partition(*n),
+                topic_name: format!("t{}", n / 2),
+            });
             model.next.entry(partition(*n)).or_insert(0);
         }
         Act::DeleteTopic(n) => {
@@ -188,39 +256,77 @@ fn act(world: &mut World, model: &mut Model, act: &Act) {
         }
         Act::Append(batches) => {
             let list = batches.iter().enumerate();
-            let list = list.map(|(i, (n, records))| batch(*n, *records, u32::try_from(i).unwrap() * 100, None)).collect();
-            let PartitionOutcome::Appended(outcomes) = world.apply(PartitionCommand::Append(list)) else { panic!() };
+            let list = list
+                .map(|(i, (n, records))| batch(*n, *records, u32::try_from(i).unwrap() * 100, None))
+                .collect();
+            let PartitionOutcome::Appended(outcomes) = world.apply(PartitionCommand::Append(list))
+            else {
+                panic!()
+            };
             for ((n, records), outcome) in batches.iter().zip(outcomes) {
                 model.expect_append(partition(*n), *records, outcome);
             }
         }
-        Act::Produce { n, producer, records, retry, skip } => produce(world, model, *n, *producer, *records, *retry, *skip),
+        Act::Produce {
+            n,
+            producer,
+            records,
+            retry,
+            skip,
+        } => produce(world, model, *n, *producer, *records, *retry, *skip),
         Act::Trim(n, to) => {
-            let before = world.machine.get(partition(*n)).map(|state| (state.log_start, state.next_offset));
-            let outcome = world.apply(PartitionCommand::TrimPrefix { partition: partition(*n), log_start: Offset::new(*to) });
+            let before = world
+                .machine
+                .get(partition(*n))
+                .map(|state| (state.log_start, state.next_offset));
+            let outcome = world.apply(PartitionCommand::TrimPrefix {
+                partition: partition(*n),
+                log_start: Offset::new(*to),
+            });
             if let Some((start, next)) = before {
-                assert_eq!(outcome, PartitionOutcome::LogStart(Offset::new(*to).min(next).max(start)));
+                assert_eq!(
+                    outcome,
+                    PartitionOutcome::LogStart(Offset::new(*to).min(next).max(start))
+                );
             }
         }
         Act::Cut => {
-            let free = matches!(world.machine.stage(), CutStage::None | CutStage::Published(_));
-            assert_eq!(world.apply(PartitionCommand::Cut) == PartitionOutcome::Done, free);
+            let free = matches!(
+                world.machine.stage(),
+                CutStage::None | CutStage::Published(_)
+            );
+            assert_eq!(
+                world.apply(PartitionCommand::Cut) == PartitionOutcome::Done,
+                free
+            );
         }
         Act::Upload => {
             if let Some((cut, segments)) = world.segments() {
-                assert_eq!(world.apply(PartitionCommand::Uploaded { cut, segments }), PartitionOutcome::Done);
+                assert_eq!(
+                    world.apply(PartitionCommand::Uploaded { cut, segments }),
+                    PartitionOutcome::Done
+                );
             }
         }
         Act::StaleUpload => {
             let cut = LogIndex::new(u64::MAX);
-            let outcome = world.apply(PartitionCommand::Uploaded { cut, segments: vec![] });
-            assert!(matches!(outcome, PartitionOutcome::Refused(_)), "an upload of another cut changes nothing");
+            let outcome = world.apply(PartitionCommand::Uploaded {
+                cut,
+                segments: vec![],
+            });
+            assert!(
+                matches!(outcome, PartitionOutcome::Refused(_)),
+                "an upload of another cut changes nothing"
+            );
         }
         Act::Publish => {
             if let CutStage::Uploaded(frozen) = world.machine.stage() {
                 let cut = frozen.at.index;
                 let sequence = world.machine.published_sequence() + 1;
-                assert_eq!(world.apply(PartitionCommand::Published { cut, sequence }), PartitionOutcome::Done);
+                assert_eq!(
+                    world.apply(PartitionCommand::Published { cut, sequence }),
+                    PartitionOutcome::Done
+                );
             }
         }
         Act::NewTerm => world.term += 1,
@@ -228,11 +334,18 @@ fn act(world: &mut World, model: &mut Model, act: &Act) {
 }
 
 fn replicated(machine: &Partitions) -> Vec<tidelog_tiering::manifest::PartitionManifest> {
-    machine.iter().map(super::state::PartitionState::to_manifest).collect()
+    machine
+        .iter()
+        .map(super::state::PartitionState::to_manifest)
+        .collect()
 }
 
 fn encode(machine: &Partitions) -> Option<(LogId, Bytes)> {
-    image::encode(ClusterId::new(Uuid::from_u128(1)), PlacementGroupId::new(1), machine)
+    image::encode(
+        ClusterId::new(Uuid::from_u128(1)),
+        PlacementGroupId::new(1),
+        machine,
+    )
 }
 
 proptest! {
@@ -289,14 +402,29 @@ proptest! {
 #[test]
 fn trim_during_upload_does_not_block() {
     let mut world = World::default();
-    world.apply(PartitionCommand::CreatePartition { partition: partition(0), topic_name: "t".into() });
-    world.apply(PartitionCommand::Append(vec![batch(0, 10, 0, None), batch(0, 10, 100, None)]));
+    world.apply(PartitionCommand::CreatePartition {
+        partition: partition(0),
+        topic_name: "t".into(),
+    });
+    world.apply(PartitionCommand::Append(vec![
+        batch(0, 10, 0, None),
+        batch(0, 10, 100, None),
+    ]));
     world.apply(PartitionCommand::Cut);
-    world.apply(PartitionCommand::TrimPrefix { partition: partition(0), log_start: Offset::new(15) });
+    world.apply(PartitionCommand::TrimPrefix {
+        partition: partition(0),
+        log_start: Offset::new(15),
+    });
     let (cut, segments) = world.segments().unwrap();
-    assert_eq!(world.apply(PartitionCommand::Uploaded { cut, segments }), PartitionOutcome::Done);
+    assert_eq!(
+        world.apply(PartitionCommand::Uploaded { cut, segments }),
+        PartitionOutcome::Done
+    );
     let state = world.machine.get(partition(0)).unwrap();
-    assert_eq!((state.log_start, state.tiered_until), (Offset::new(15), Offset::new(20)));
+    assert_eq!(
+        (state.log_start, state.tiered_until),
+        (Offset::new(15), Offset::new(20))
+    );
     assert!(state.segment_at(Offset::new(15)).is_some());
 }
 
@@ -305,21 +433,34 @@ fn trim_during_upload_does_not_block() {
 fn deleted_topic_does_not_block_the_cut() {
     let mut world = World::default();
     for n in [0, 2] {
-        world.apply(PartitionCommand::CreatePartition { partition: partition(n), topic_name: "t".into() });
+        world.apply(PartitionCommand::CreatePartition {
+            partition: partition(n),
+            topic_name: "t".into(),
+        });
         world.apply(PartitionCommand::Append(vec![batch(n, 10, 0, None)]));
     }
     world.apply(PartitionCommand::Cut);
     world.apply(PartitionCommand::DeleteTopic(partition(0).topic));
     let (cut, segments) = world.segments().unwrap();
-    assert_eq!(segments.len(), 2, "two segments of the partition that is left");
-    assert_eq!(world.apply(PartitionCommand::Uploaded { cut, segments }), PartitionOutcome::Done);
+    assert_eq!(
+        segments.len(),
+        2,
+        "two segments of the partition that is left"
+    );
+    assert_eq!(
+        world.apply(PartitionCommand::Uploaded { cut, segments }),
+        PartitionOutcome::Done
+    );
 }
 
 /// Proves that an upload with a hole, or one that does not reach the cut, is refused and changes nothing.
 #[test]
 fn incomplete_upload_is_refused() {
     let mut world = World::default();
-    world.apply(PartitionCommand::CreatePartition { partition: partition(0), topic_name: "t".into() });
+    world.apply(PartitionCommand::CreatePartition {
+        partition: partition(0),
+        topic_name: "t".into(),
+    });
     world.apply(PartitionCommand::Append(vec![batch(0, 10, 0, None)]));
     world.apply(PartitionCommand::Cut);
     let (cut, _) = world.segments().unwrap();
@@ -328,7 +469,10 @@ fn incomplete_upload_is_refused() {
         vec![],
         vec![(partition(0), segment(a, Offset::new(5)))],
         vec![(partition(0), segment(Offset::new(1), b))],
-        vec![(partition(0), segment(a, Offset::new(4))), (partition(0), segment(Offset::new(5), b))],
+        vec![
+            (partition(0), segment(a, Offset::new(4))),
+            (partition(0), segment(Offset::new(5), b)),
+        ],
         vec![(partition(0), segment(a, b)), (partition(3), segment(a, b))],
     ];
     for segments in holes {
@@ -337,5 +481,11 @@ fn incomplete_upload_is_refused() {
         assert_eq!(world.machine.get(partition(0)).unwrap().tiered_until, a);
     }
     let whole = vec![(partition(0), segment(a, b))];
-    assert_eq!(world.apply(PartitionCommand::Uploaded { cut, segments: whole }), PartitionOutcome::Done);
+    assert_eq!(
+        world.apply(PartitionCommand::Uploaded {
+            cut,
+            segments: whole
+        }),
+        PartitionOutcome::Done
+    );
 }

@@ -38,15 +38,31 @@ impl Producers {
     /// As in Kafka, a producer that is unknown here may begin at any sequence: its state may have expired while its
     /// records are safe in the log (field report A25).
     #[must_use]
-    pub fn check(&self, id: ProducerId, epoch: ProducerEpoch, first: Sequence, last: Sequence) -> SequenceCheck {
-        let Some(known) = self.by_id.get(&id) else { return SequenceCheck::Next };
+    pub fn check(
+        &self,
+        id: ProducerId,
+        epoch: ProducerEpoch,
+        first: Sequence,
+        last: Sequence,
+    ) -> SequenceCheck {
+        let Some(known) = self.by_id.get(&id) else {
+            return SequenceCheck::Next;
+        };
         if epoch < known.epoch {
             return SequenceCheck::StaleEpoch;
         }
         if epoch > known.epoch {
-            return if first.get() == 0 { SequenceCheck::Next } else { SequenceCheck::OutOfOrder };
+            return if first.get() == 0 {
+                SequenceCheck::Next
+            } else {
+                SequenceCheck::OutOfOrder
+            };
         }
-        if let Some(seen) = known.batches.iter().find(|b| b.base_sequence == first && b.last_sequence == last) {
+        if let Some(seen) = known
+            .batches
+            .iter()
+            .find(|b| b.base_sequence == first && b.last_sequence == last)
+        {
             return SequenceCheck::Duplicate(*seen);
         }
         match known.batches.last() {
@@ -56,7 +72,13 @@ impl Producers {
     }
 
     /// Remembers an appended batch.
-    pub fn record(&mut self, id: ProducerId, epoch: ProducerEpoch, batch: ProducerBatch, stamp: TimestampMs) {
+    pub fn record(
+        &mut self,
+        id: ProducerId,
+        epoch: ProducerEpoch,
+        batch: ProducerBatch,
+        stamp: TimestampMs,
+    ) {
         if !self.by_id.contains_key(&id) && self.by_id.len() >= PRODUCERS_MAX {
             self.forget_longest_silent();
         }
@@ -79,7 +101,8 @@ impl Producers {
 
     /// Forgets the producers that were silent for [`EXPIRY_MS`] at `stamp`.
     pub fn expire(&mut self, stamp: TimestampMs) {
-        self.by_id.retain(|_, entry| stamp.get().saturating_sub(entry.last_stamp.get()) < EXPIRY_MS);
+        self.by_id
+            .retain(|_, entry| stamp.get().saturating_sub(entry.last_stamp.get()) < EXPIRY_MS);
     }
 
     /// Number of producers remembered.
@@ -103,17 +126,26 @@ impl Producers {
     /// The producers of a manifest.
     #[must_use]
     pub fn from_entries(entries: Vec<ProducerEntry>) -> Self {
-        Self { by_id: entries.into_iter().map(|entry| (entry.id, entry)).collect() }
+        Self {
+            by_id: entries.into_iter().map(|entry| (entry.id, entry)).collect(),
+        }
     }
 
     /// The offset of the newest batch of `id` (for DescribeProducers and tests).
     #[must_use]
     pub fn newest_offset(&self, id: ProducerId) -> Option<Offset> {
-        self.by_id.get(&id).and_then(|entry| entry.batches.last()).map(|batch| batch.base_offset)
+        self.by_id
+            .get(&id)
+            .and_then(|entry| entry.batches.last())
+            .map(|batch| batch.base_offset)
     }
 
     fn forget_longest_silent(&mut self) {
-        let silent = self.by_id.values().map(|entry| (entry.last_stamp, entry.id)).min();
+        let silent = self
+            .by_id
+            .values()
+            .map(|entry| (entry.last_stamp, entry.id))
+            .min();
         if let Some((_, id)) = silent {
             self.by_id.remove(&id);
         }
@@ -138,7 +170,12 @@ mod tests {
     }
 
     fn check(p: &Producers, epoch: i16, first: i32, last: i32) -> SequenceCheck {
-        p.check(P, ProducerEpoch::new(epoch), Sequence::new(first), Sequence::new(last))
+        p.check(
+            P,
+            ProducerEpoch::new(epoch),
+            Sequence::new(first),
+            Sequence::new(last),
+        )
     }
 
     /// Proves that each of the last five batches is recognised and answered with its first offset, an older one not.
@@ -150,7 +187,10 @@ mod tests {
             producers.record(P, E, batch(i, i, i64::from(i) * 10), TimestampMs::new(1));
         }
         for i in 2..7 {
-            assert_eq!(check(&producers, 0, i, i), SequenceCheck::Duplicate(batch(i, i, i64::from(i) * 10)));
+            assert_eq!(
+                check(&producers, 0, i, i),
+                SequenceCheck::Duplicate(batch(i, i, i64::from(i) * 10))
+            );
         }
         assert_eq!(check(&producers, 0, 1, 1), SequenceCheck::OutOfOrder);
         assert_eq!(check(&producers, 0, 8, 8), SequenceCheck::OutOfOrder);
@@ -161,11 +201,21 @@ mod tests {
     #[test]
     fn epochs_fence() {
         let mut producers = Producers::default();
-        producers.record(P, ProducerEpoch::new(3), batch(0, 4, 0), TimestampMs::new(1));
+        producers.record(
+            P,
+            ProducerEpoch::new(3),
+            batch(0, 4, 0),
+            TimestampMs::new(1),
+        );
         assert_eq!(check(&producers, 2, 5, 5), SequenceCheck::StaleEpoch);
         assert_eq!(check(&producers, 4, 5, 5), SequenceCheck::OutOfOrder);
         assert_eq!(check(&producers, 4, 0, 5), SequenceCheck::Next);
-        producers.record(P, ProducerEpoch::new(4), batch(0, 5, 5), TimestampMs::new(1));
+        producers.record(
+            P,
+            ProducerEpoch::new(4),
+            batch(0, 5, 5),
+            TimestampMs::new(1),
+        );
         assert_eq!(check(&producers, 3, 5, 5), SequenceCheck::StaleEpoch);
         assert_eq!(check(&producers, 4, 6, 6), SequenceCheck::Next);
     }

@@ -90,7 +90,12 @@ pub struct Proposer {
 
 impl Proposer {
     /// Starts the task. It ends with `tasks`.
-    pub fn start<M>(config: ProposerConfig, group: Group<M>, clock: Arc<dyn Clock>, tasks: &Tasks) -> Self
+    pub fn start<M>(
+        config: ProposerConfig,
+        group: Group<M>,
+        clock: Arc<dyn Clock>,
+        tasks: &Tasks,
+    ) -> Self
     where
         M: StateMachine,
         M::Outcome: TryInto<PartitionOutcome>,
@@ -98,9 +103,16 @@ impl Proposer {
         // Each waiting append holds budget for its bytes, at least 1, so the queue cannot hold more than the budget;
         // the channel's own bound only limits the number of tiny appends.
         let (queue, waiting) = mpsc::channel(16 * 1024);
-        let budget_max = config.bytes_in_flight_max.min(Semaphore::MAX_PERMITS).min(u32::MAX as usize);
+        let budget_max = config
+            .bytes_in_flight_max
+            .min(Semaphore::MAX_PERMITS)
+            .min(u32::MAX as usize);
         tasks.spawn("proposer", run(config, group, clock, waiting));
-        Self { queue, budget: Arc::new(Semaphore::new(budget_max)), budget_max }
+        Self {
+            queue,
+            budget: Arc::new(Semaphore::new(budget_max)),
+            budget_max,
+        }
     }
 
     /// Accepts an append: when this returns, everything accepted later comes after it in the log. Waits, in order,
@@ -112,17 +124,32 @@ impl Proposer {
         let stopped = || ProposeError::Fatal("the broker is stopping".to_owned());
         let bytes: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
         let cost = u32::try_from(bytes.clamp(1, self.budget_max)).unwrap_or(u32::MAX);
-        let permit = Arc::clone(&self.budget).acquire_many_owned(cost).await.map_err(|_| stopped())?;
+        let permit = Arc::clone(&self.budget)
+            .acquire_many_owned(cost)
+            .await
+            .map_err(|_| stopped())?;
         let (reply, outcome) = oneshot::channel();
-        self.queue.send(Waiting { batches, bytes, reply, permit }).await.map_err(|_| stopped())?;
+        self.queue
+            .send(Waiting {
+                batches,
+                bytes,
+                reply,
+                permit,
+            })
+            .await
+            .map_err(|_| stopped())?;
         Ok(PendingAppend(outcome))
     }
 }
 
 type InFlight = FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
-async fn run<M>(config: ProposerConfig, group: Group<M>, clock: Arc<dyn Clock>, mut queue: mpsc::Receiver<Waiting>)
-where
+async fn run<M>(
+    config: ProposerConfig,
+    group: Group<M>,
+    clock: Arc<dyn Clock>,
+    mut queue: mpsc::Receiver<Waiting>,
+) where
     M: StateMachine,
     M::Outcome: TryInto<PartitionOutcome>,
 {
@@ -143,7 +170,9 @@ where
         let mut bytes = taken[0].bytes;
         let mut count = taken[0].batches.len();
         while let Ok(next) = queue.try_recv() {
-            if bytes + next.bytes > config.entry_bytes_max || count + next.batches.len() > config.entry_batches_max {
+            if bytes + next.bytes > config.entry_bytes_max
+                || count + next.batches.len() > config.entry_batches_max
+            {
                 left_over = Some(next);
                 break;
             }
@@ -172,8 +201,15 @@ fn build(taken: &[Waiting], bytes: usize, count: usize, stamp: TimestampMs) -> C
         body.extend_from_slice(&batch.bytes);
         descriptors.push(descriptor);
     }
-    let dir = Stamped { stamp, command: PartitionCommand::Append(descriptors) }.encode();
-    Command { dir, body: body.freeze() }
+    let dir = Stamped {
+        stamp,
+        command: PartitionCommand::Append(descriptors),
+    }
+    .encode();
+    Command {
+        dir,
+        body: body.freeze(),
+    }
 }
 
 fn answer<M>(taken: Vec<Waiting>, result: Result<(tidelog_model::LogId, M::Outcome), ProposeError>)
@@ -183,13 +219,16 @@ where
 {
     let outcomes = result.and_then(|(_, outcome)| match outcome.try_into() {
         Ok(PartitionOutcome::Appended(outcomes)) => Ok(outcomes),
-        _ => Err(ProposeError::Fatal("an append was answered with another command's outcome".to_owned())),
+        _ => Err(ProposeError::Fatal(
+            "an append was answered with another command's outcome".to_owned(),
+        )),
     });
     match outcomes {
         Ok(outcomes) => {
             let mut outcomes = outcomes.into_iter();
             for waiting in taken {
-                let mine: Vec<AppendOutcome> = outcomes.by_ref().take(waiting.batches.len()).collect();
+                let mine: Vec<AppendOutcome> =
+                    outcomes.by_ref().take(waiting.batches.len()).collect();
                 // A receiver that is gone has stopped waiting; its records are appended all the same.
                 let _gone = waiting.reply.send(Ok(mine));
                 drop(waiting.permit);

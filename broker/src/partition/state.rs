@@ -134,11 +134,21 @@ impl PartitionState {
     }
 
     /// Applies one batch: checks its sequence, gives it the next offsets, remembers it.
-    pub fn append(&mut self, id: LogId, batch: &BatchDescriptor, stamp: TimestampMs) -> AppendOutcome {
+    pub fn append(
+        &mut self,
+        id: LogId,
+        batch: &BatchDescriptor,
+        stamp: TimestampMs,
+    ) -> AppendOutcome {
         let count = i32::try_from(batch.records).unwrap_or(i32::MAX);
         let last_sequence = batch.base_sequence.plus(count - 1);
         if batch.producer_id != ProducerId::NONE {
-            let check = self.producers.check(batch.producer_id, batch.producer_epoch, batch.base_sequence, last_sequence);
+            let check = self.producers.check(
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.base_sequence,
+                last_sequence,
+            );
             match check {
                 SequenceCheck::Next => {}
                 SequenceCheck::Duplicate(seen) => {
@@ -148,15 +158,26 @@ impl PartitionState {
                         log_start: self.log_start,
                     });
                 }
-                SequenceCheck::StaleEpoch => return AppendOutcome::Refused(AppendError::StaleProducerEpoch),
-                SequenceCheck::OutOfOrder => return AppendOutcome::Refused(AppendError::OutOfOrderSequence),
+                SequenceCheck::StaleEpoch => {
+                    return AppendOutcome::Refused(AppendError::StaleProducerEpoch);
+                }
+                SequenceCheck::OutOfOrder => {
+                    return AppendOutcome::Refused(AppendError::OutOfOrderSequence);
+                }
             }
         }
         let base_offset = self.next_offset;
-        let append_time = if batch.log_append_time { batch.max_timestamp } else { TimestampMs::new(-1) };
+        let append_time = if batch.log_append_time {
+            batch.max_timestamp
+        } else {
+            TimestampMs::new(-1)
+        };
         let epoch = epoch_of(id);
         if self.epochs.last().is_none_or(|last| last.epoch < epoch) {
-            self.epochs.push(EpochStart { epoch, start: base_offset });
+            self.epochs.push(EpochStart {
+                epoch,
+                start: base_offset,
+            });
         }
         self.hot.push(IndexEntry {
             base_offset,
@@ -164,14 +185,28 @@ impl PartitionState {
             epoch,
             max_timestamp: batch.max_timestamp,
             stamp,
-            extent: LogExtent { index: id.index, position: batch.position, length: batch.length },
+            extent: LogExtent {
+                index: id.index,
+                position: batch.position,
+                length: batch.length,
+            },
         });
         self.next_offset = base_offset.plus(i64::from(batch.records));
         if batch.producer_id != ProducerId::NONE {
-            let seen = ProducerBatch { base_sequence: batch.base_sequence, last_sequence, base_offset, append_time };
-            self.producers.record(batch.producer_id, batch.producer_epoch, seen, stamp);
+            let seen = ProducerBatch {
+                base_sequence: batch.base_sequence,
+                last_sequence,
+                base_offset,
+                append_time,
+            };
+            self.producers
+                .record(batch.producer_id, batch.producer_epoch, seen, stamp);
         }
-        AppendOutcome::Appended(Appended { base_offset, append_time, log_start: self.log_start })
+        AppendOutcome::Appended(Appended {
+            base_offset,
+            append_time,
+            log_start: self.log_start,
+        })
     }
 
     /// Moves log start up to `to`, at most to the high watermark, never back. Segments that end below it are dropped
@@ -196,7 +231,8 @@ impl PartitionState {
             if segment.last_offset >= self.log_start {
                 list.push((*segment).clone());
             }
-            self.tiered_until.advance_to(segment.last_offset.plus(1).min(self.next_offset));
+            self.tiered_until
+                .advance_to(segment.last_offset.plus(1).min(self.next_offset));
         }
         self.tiered_until.advance_to(self.log_start);
         true
@@ -204,10 +240,19 @@ impl PartitionState {
 
     fn drop_below_log_start(&mut self) {
         let log_start = self.log_start;
-        if self.segments.first().is_some_and(|first| first.last_offset < log_start) {
+        if self
+            .segments
+            .first()
+            .is_some_and(|first| first.last_offset < log_start)
+        {
             Arc::make_mut(&mut self.segments).retain(|segment| segment.last_offset >= log_start);
         }
-        while self.epochs.len() > 1 && self.epochs.get(1).is_some_and(|second| second.start <= log_start) {
+        while self.epochs.len() > 1
+            && self
+                .epochs
+                .get(1)
+                .is_some_and(|second| second.start <= log_start)
+        {
             self.epochs.remove(0);
         }
     }
@@ -215,7 +260,10 @@ impl PartitionState {
     /// First offset that is readable from the local log: the hot index's start, not below log start.
     #[must_use]
     pub fn local_start(&self) -> Offset {
-        self.hot.start().unwrap_or(self.next_offset).max(self.log_start)
+        self.hot
+            .start()
+            .unwrap_or(self.next_offset)
+            .max(self.log_start)
     }
 
     /// Bytes of all committed segments.
@@ -227,8 +275,13 @@ impl PartitionState {
     /// The segment that holds `offset`, with its position in the list.
     #[must_use]
     pub fn segment_at(&self, offset: Offset) -> Option<(usize, &SegmentEntry)> {
-        let at = self.segments.partition_point(|segment| segment.last_offset < offset);
-        self.segments.get(at).filter(|segment| segment.base_offset <= offset).map(|segment| (at, segment))
+        let at = self
+            .segments
+            .partition_point(|segment| segment.last_offset < offset);
+        self.segments
+            .get(at)
+            .filter(|segment| segment.base_offset <= offset)
+            .map(|segment| (at, segment))
     }
 
     /// The end offset of the largest epoch at or below `epoch`, as OffsetForLeaderEpoch answers it (KIP-320):
@@ -237,14 +290,20 @@ impl PartitionState {
     pub fn epoch_end(&self, epoch: LeaderEpoch) -> Option<(LeaderEpoch, Offset)> {
         let at = self.epochs.partition_point(|start| start.epoch <= epoch);
         let found = self.epochs.get(at.checked_sub(1)?)?;
-        Some((found.epoch, self.epochs.get(at).map_or(self.next_offset, |next| next.start)))
+        Some((
+            found.epoch,
+            self.epochs
+                .get(at)
+                .map_or(self.next_offset, |next| next.start),
+        ))
     }
 
     /// Whether the order of I5 and the cover of I6 hold. Checked after every command that could break them.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let ordered = self.log_start <= self.tiered_until && self.tiered_until <= self.next_offset;
-        let covered = self.hot.start().unwrap_or(self.next_offset) <= self.tiered_until.max(self.log_start);
+        let covered =
+            self.hot.start().unwrap_or(self.next_offset) <= self.tiered_until.max(self.log_start);
         ordered && covered
     }
 }

@@ -17,9 +17,9 @@ impl CoordinatorLog for GroupLogOf {
     async fn propose(&self, command: Command) -> Result<CoordinatorOutcome, ProposeError> {
         match self.0.group().propose(command).await?.1 {
             DataOutcome::Coordinator(outcome) => Ok(outcome),
-            DataOutcome::Partition(_) => {
-                Err(ProposeError::Fatal("a coordinator's command was answered with a partition's outcome".to_owned()))
-            }
+            DataOutcome::Partition(_) => Err(ProposeError::Fatal(
+                "a coordinator's command was answered with a partition's outcome".to_owned(),
+            )),
         }
     }
 
@@ -37,13 +37,25 @@ pub struct CommitBounds(pub Router);
 
 #[async_trait]
 impl CommitCheck for CommitBounds {
-    async fn check(&self, offsets: &[(PartitionId, Offset)]) -> Vec<Result<(), ConsumerGroupError>> {
+    async fn check(
+        &self,
+        offsets: &[(PartitionId, Offset)],
+    ) -> Vec<Result<(), ConsumerGroupError>> {
         offsets
             .iter()
             .map(|(partition, offset)| {
-                let group = self.0.group_of(*partition).map_err(|_| ConsumerGroupError::UnknownPartition)?;
-                let (_, end) = group.bounds(*partition).map_err(|_| ConsumerGroupError::UnknownPartition)?;
-                if *offset < Offset::ZERO || *offset > end { Err(ConsumerGroupError::OffsetOutOfRange) } else { Ok(()) }
+                let group = self
+                    .0
+                    .group_of(*partition)
+                    .map_err(|_| ConsumerGroupError::UnknownPartition)?;
+                let (_, end) = group
+                    .bounds(*partition)
+                    .map_err(|_| ConsumerGroupError::UnknownPartition)?;
+                if *offset < Offset::ZERO || *offset > end {
+                    Err(ConsumerGroupError::OffsetOutOfRange)
+                } else {
+                    Ok(())
+                }
             })
             .collect()
     }

@@ -58,7 +58,16 @@ impl Router {
         random: Arc<dyn Random>,
     ) -> Self {
         let producer_ids = producer_ids::ProducerIds::default();
-        Self { inner: Arc::new(Inner { node, metadata, data, clock, random, producer_ids }) }
+        Self {
+            inner: Arc::new(Inner {
+                node,
+                metadata,
+                data,
+                clock,
+                random,
+                producer_ids,
+            }),
+        }
     }
 
     /// This broker.
@@ -81,7 +90,11 @@ impl Router {
     /// The topic with this name.
     #[must_use]
     pub fn topic_by_name(&self, name: &str) -> Option<(TopicId, Topic)> {
-        self.image(|image| image.topic_by_name(name).map(|(id, topic)| (id, topic.clone())))
+        self.image(|image| {
+            image
+                .topic_by_name(name)
+                .map(|(id, topic)| (id, topic.clone()))
+        })
     }
 
     /// The name of a topic.
@@ -95,7 +108,10 @@ impl Router {
     pub fn partition(&self, name: &str, index: i32) -> Option<PartitionId> {
         self.image(|image| {
             let (topic, _) = image.topic_by_name(name)?;
-            let partition = PartitionId { topic, index: PartitionIndex::new(index) };
+            let partition = PartitionId {
+                topic,
+                index: PartitionIndex::new(index),
+            };
             image.placement(partition).map(|_| partition)
         })
     }
@@ -116,7 +132,9 @@ impl Router {
     /// # Errors
     /// [`RouteError`].
     pub fn group_of(&self, partition: PartitionId) -> Result<&DataGroup, RouteError> {
-        let group = self.image(|image| image.placement(partition)).ok_or(RouteError::Unknown)?;
+        let group = self
+            .image(|image| image.placement(partition))
+            .ok_or(RouteError::Unknown)?;
         self.inner.data.get(&group).ok_or(RouteError::NotLeader)
     }
 
@@ -126,7 +144,11 @@ impl Router {
     /// [`RouteError`].
     pub fn leader_of(&self, partition: PartitionId) -> Result<&DataGroup, RouteError> {
         let group = self.group_of(partition)?;
-        if group.group().can_serve_reads() { Ok(group) } else { Err(RouteError::NotLeader) }
+        if group.group().can_serve_reads() {
+            Ok(group)
+        } else {
+            Err(RouteError::NotLeader)
+        }
     }
 
     /// The group that coordinates the consumer groups of `slot`, if this broker leads it.
@@ -134,9 +156,15 @@ impl Router {
     /// # Errors
     /// [`RouteError`].
     pub fn coordinator_of(&self, slot: usize) -> Result<&DataGroup, RouteError> {
-        let group = self.image(|image| image.slot_group(slot)).ok_or(RouteError::Unknown)?;
+        let group = self
+            .image(|image| image.slot_group(slot))
+            .ok_or(RouteError::Unknown)?;
         let group = self.inner.data.get(&group).ok_or(RouteError::NotLeader)?;
-        if group.group().can_serve_reads() { Ok(group) } else { Err(RouteError::NotLeader) }
+        if group.group().can_serve_reads() {
+            Ok(group)
+        } else {
+            Err(RouteError::NotLeader)
+        }
     }
 
     fn stamp(&self) -> TimestampMs {
@@ -151,6 +179,10 @@ impl Router {
         &self,
         command: &crate::metadata::MetadataCommand,
     ) -> Result<crate::metadata::MetadataOutcome, ProposeError> {
-        self.inner.metadata.propose(command.encode(self.stamp())).await.map(|(_, outcome)| outcome)
+        self.inner
+            .metadata
+            .propose(command.encode(self.stamp()))
+            .await
+            .map(|(_, outcome)| outcome)
     }
 }

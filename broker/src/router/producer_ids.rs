@@ -21,12 +21,20 @@ impl Router {
         let mut block = self.inner.producer_ids.block.lock().await;
         let current = match *block {
             Some(left) if left.count > 0 => left,
-            _ => match self.propose_metadata(&MetadataCommand::AllocateProducerIds { node: self.inner.node }).await? {
+            _ => match self
+                .propose_metadata(&MetadataCommand::AllocateProducerIds {
+                    node: self.inner.node,
+                })
+                .await?
+            {
                 MetadataOutcome::ProducerIds(fresh) if fresh.count > 0 => fresh,
                 other => return Err(ProposeError::Fatal(format!("no producer ids: {other:?}"))),
             },
         };
-        let rest = ProducerIdBlock { first: ProducerId::new(current.first.get() + 1), count: current.count - 1 };
+        let rest = ProducerIdBlock {
+            first: ProducerId::new(current.first.get() + 1),
+            count: current.count - 1,
+        };
         *block = Some(rest);
         Ok(current.first)
     }

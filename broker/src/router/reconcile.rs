@@ -32,7 +32,9 @@ impl Router {
                             }
                         }
                         Err(error) => {
-                            tracing::debug!("partitions and metadata are not compared yet: {error}");
+                            tracing::debug!(
+                                "partitions and metadata are not compared yet: {error}"
+                            );
                             tokio::time::sleep(RETRY_PAUSE).await;
                         }
                     }
@@ -46,7 +48,10 @@ impl Router {
     /// # Errors
     /// [`ProposeError`] when a group cannot be asked now; what was done stays done.
     pub async fn reconcile(&self) -> Result<(), ProposeError> {
-        for group in self.data_groups().filter(|group| group.group().can_serve_reads()) {
+        for group in self
+            .data_groups()
+            .filter(|group| group.group().can_serve_reads())
+        {
             // The order matters: a topic is in metadata before its first partition is in a data group. So what is read
             // here and is missing in a later, current reading of metadata was deleted. The other order would take a
             // topic created in between for a deleted one, and lose its data.
@@ -69,16 +74,29 @@ impl Router {
         held: BTreeMap<TopicId, Vec<PartitionId>>,
     ) -> Result<(), ProposeError> {
         let (gone, missing) = self.image(|image| {
-            let gone: Vec<TopicId> = held.keys().copied().filter(|topic| image.topic(*topic).is_none()).collect();
+            let gone: Vec<TopicId> = held
+                .keys()
+                .copied()
+                .filter(|topic| image.topic(*topic).is_none())
+                .collect();
             let missing: Vec<(PartitionId, String)> = image
                 .partitions_of(group.id())
-                .filter(|(partition, _)| !held.get(&partition.topic).is_some_and(|known| known.contains(partition)))
+                .filter(|(partition, _)| {
+                    !held
+                        .get(&partition.topic)
+                        .is_some_and(|known| known.contains(partition))
+                })
                 .map(|(partition, topic)| (partition, topic.name.clone()))
                 .collect();
             (gone, missing)
         });
         for (partition, topic_name) in missing {
-            group.propose(PartitionCommand::CreatePartition { partition, topic_name }).await?;
+            group
+                .propose(PartitionCommand::CreatePartition {
+                    partition,
+                    topic_name,
+                })
+                .await?;
         }
         for topic in gone {
             tracing::info!(%topic, group = %group.id(), "dropping partitions of a deleted topic");

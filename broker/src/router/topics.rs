@@ -55,7 +55,10 @@ impl Router {
                 Ok(id)
             }
             MetadataOutcome::Refused(refusal) => Err(TopicError::Refused(refusal)),
-            other => Err(ProposeError::Fatal(format!("creating a topic was answered with {other:?}")).into()),
+            other => Err(ProposeError::Fatal(format!(
+                "creating a topic was answered with {other:?}"
+            ))
+            .into()),
         }
     }
 
@@ -64,9 +67,13 @@ impl Router {
     /// # Errors
     /// [`TopicError`].
     pub async fn delete_topic(&self, id: TopicId) -> Result<(), TopicError> {
-        match self.propose_metadata(&MetadataCommand::DeleteTopic { id }).await? {
+        match self
+            .propose_metadata(&MetadataCommand::DeleteTopic { id })
+            .await?
+        {
             MetadataOutcome::TopicDeleted(topic) => {
-                let groups: std::collections::BTreeSet<PlacementGroupId> = topic.partitions.into_iter().collect();
+                let groups: std::collections::BTreeSet<PlacementGroupId> =
+                    topic.partitions.into_iter().collect();
                 for group in groups {
                     if let Some(group) = self.data_group(group) {
                         group.propose(PartitionCommand::DeleteTopic(id)).await?;
@@ -76,7 +83,10 @@ impl Router {
             }
             MetadataOutcome::Refused(Refusal::UnknownTopic) => Err(TopicError::Unknown),
             MetadataOutcome::Refused(refusal) => Err(TopicError::Refused(refusal)),
-            other => Err(ProposeError::Fatal(format!("deleting a topic was answered with {other:?}")).into()),
+            other => Err(ProposeError::Fatal(format!(
+                "deleting a topic was answered with {other:?}"
+            ))
+            .into()),
         }
     }
 
@@ -88,12 +98,21 @@ impl Router {
     ) -> Result<(), ProposeError> {
         let created = (0i32..).zip(partitions).filter_map(|(index, group)| {
             let group = self.data_group(*group)?;
-            let partition = PartitionId { topic, index: PartitionIndex::new(index) };
-            let command = PartitionCommand::CreatePartition { partition, topic_name: name.to_owned() };
+            let partition = PartitionId {
+                topic,
+                index: PartitionIndex::new(index),
+            };
+            let command = PartitionCommand::CreatePartition {
+                partition,
+                topic_name: name.to_owned(),
+            };
             Some(group.propose(command))
         });
         // Bounded: a topic of ten thousand partitions must not have ten thousand proposals in flight.
-        let created = futures::stream::StreamExt::buffered(futures::stream::iter(created.collect::<Vec<_>>()), 64);
+        let created = futures::stream::StreamExt::buffered(
+            futures::stream::iter(created.collect::<Vec<_>>()),
+            64,
+        );
         futures::TryStreamExt::try_for_each(created, |_| futures::future::ready(Ok(()))).await
     }
 }

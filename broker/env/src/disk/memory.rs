@@ -118,7 +118,10 @@ impl MemoryDisk {
             held: 0,
             waiting: 0,
         };
-        Self(Arc::new(Shared { world: Mutex::new(world), released: Condvar::new() }))
+        Self(Arc::new(Shared {
+            world: Mutex::new(world),
+            released: Condvar::new(),
+        }))
     }
 
     /// The disk as a handle.
@@ -276,18 +279,29 @@ impl World {
     }
 
     fn alive(&self, life: u64) -> io::Result<()> {
-        if self.life == life { Ok(()) } else { Err(io::Error::other("the handle is from before the crash")) }
+        if self.life == life {
+            Ok(())
+        } else {
+            Err(io::Error::other("the handle is from before the crash"))
+        }
     }
 
     fn inode_of(&mut self, path: &Path) -> io::Result<&mut Inode> {
         let number = *self.names.get(path).ok_or(ErrorKind::NotFound)?;
-        self.inodes.get_mut(&number).ok_or_else(|| ErrorKind::NotFound.into())
+        self.inodes
+            .get_mut(&number)
+            .ok_or_else(|| ErrorKind::NotFound.into())
     }
 
     fn change_name(&mut self, change: NameChange) {
         change.apply(&mut self.names);
         self.pending_names.push(change);
-        let used: BTreeSet<u64> = self.names.values().chain(self.durable_names.values()).copied().collect();
+        let used: BTreeSet<u64> = self
+            .names
+            .values()
+            .chain(self.durable_names.values())
+            .copied()
+            .collect();
         let pending = &self.pending_names;
         self.inodes.retain(|number, _| {
             used.contains(number)
@@ -298,7 +312,10 @@ impl World {
     }
 
     fn used_bytes(&self) -> u64 {
-        self.inodes.values().map(|inode| inode.current.len() as u64).sum()
+        self.inodes
+            .values()
+            .map(|inode| inode.current.len() as u64)
+            .sum()
     }
 }
 
@@ -338,7 +355,11 @@ impl Inode {
             if random.random_range(0..100) >= keep_percent {
                 continue;
             }
-            let pick = if keep_percent == 100 { versions.len() - 1 } else { random.random_range(0..versions.len()) };
+            let pick = if keep_percent == 100 {
+                versions.len() - 1
+            } else {
+                random.random_range(0..versions.len())
+            };
             put_sector(&mut bytes, sector, &versions[pick]);
             length = length.max(full.min((sector + 1) * SECTOR));
         }
@@ -386,14 +407,32 @@ impl Disk for MemoryDisk {
         if !world.dirs.contains(dir) {
             return Err(ErrorKind::NotFound.into());
         }
-        let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = |path: &Path| {
+            path.file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+        };
         let mut entries = Vec::new();
-        for (path, inode) in world.names.iter().filter(|(path, _)| path.parent() == Some(dir)) {
-            let length = world.inodes.get(inode).map_or(0, |inode| inode.current.len() as u64);
-            entries.extend(name(path).map(|name| DirEntry { name, length, is_dir: false }));
+        for (path, inode) in world
+            .names
+            .iter()
+            .filter(|(path, _)| path.parent() == Some(dir))
+        {
+            let length = world
+                .inodes
+                .get(inode)
+                .map_or(0, |inode| inode.current.len() as u64);
+            entries.extend(name(path).map(|name| DirEntry {
+                name,
+                length,
+                is_dir: false,
+            }));
         }
         for path in world.dirs.iter().filter(|path| path.parent() == Some(dir)) {
-            entries.extend(name(path).map(|name| DirEntry { name, length: 0, is_dir: true }));
+            entries.extend(name(path).map(|name| DirEntry {
+                name,
+                length: 0,
+                is_dir: true,
+            }));
         }
         entries.sort();
         Ok(entries)
@@ -419,14 +458,22 @@ impl Disk for MemoryDisk {
             }
             (None, _) => return Err(ErrorKind::NotFound.into()),
         };
-        Ok(Arc::new(MemoryFile { disk: Arc::clone(&self.0), inode, life: world.life }))
+        Ok(Arc::new(MemoryFile {
+            disk: Arc::clone(&self.0),
+            inode,
+            life: world.life,
+        }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut world = self.0.world.lock();
         let verdict = world.begin()?;
         let inode = *world.names.get(from).ok_or(ErrorKind::NotFound)?;
-        world.change_name(NameChange::Rename(from.to_path_buf(), to.to_path_buf(), inode));
+        world.change_name(NameChange::Rename(
+            from.to_path_buf(),
+            to.to_path_buf(),
+            inode,
+        ));
         verdict.end()
     }
 
@@ -467,13 +514,20 @@ impl Disk for MemoryDisk {
         if !world.locks.insert(dir.to_path_buf()) {
             return Err(ErrorKind::WouldBlock.into());
         }
-        Ok(Box::new(MemoryLock { disk: Arc::clone(&self.0), dir: dir.to_path_buf(), life: world.life }))
+        Ok(Box::new(MemoryLock {
+            disk: Arc::clone(&self.0),
+            dir: dir.to_path_buf(),
+            life: world.life,
+        }))
     }
 
     fn space(&self, _dir: &Path) -> io::Result<DiskSpace> {
         let world = self.0.world.lock();
         let available_bytes = world.capacity_bytes.saturating_sub(world.used_bytes());
-        Ok(DiskSpace { total_bytes: world.capacity_bytes, available_bytes })
+        Ok(DiskSpace {
+            total_bytes: world.capacity_bytes,
+            available_bytes,
+        })
     }
 }
 
@@ -523,15 +577,24 @@ impl DiskFile for MemoryFile {
     fn length(&self) -> io::Result<u64> {
         let world = self.disk.world.lock();
         world.alive(self.life)?;
-        Ok(world.inodes.get(&self.inode).map_or(0, |inode| inode.current.len() as u64))
+        Ok(world
+            .inodes
+            .get(&self.inode)
+            .map_or(0, |inode| inode.current.len() as u64))
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], position: u64) -> io::Result<()> {
         self.with(|world, verdict| {
             verdict.end()?;
             let from = usize::try_from(position).map_err(io::Error::other)?;
-            let inode = world.inodes.get(&self.inode).ok_or(ErrorKind::UnexpectedEof)?;
-            let bytes = inode.current.get(from..from.saturating_add(buffer.len())).ok_or(ErrorKind::UnexpectedEof)?;
+            let inode = world
+                .inodes
+                .get(&self.inode)
+                .ok_or(ErrorKind::UnexpectedEof)?;
+            let bytes = inode
+                .current
+                .get(from..from.saturating_add(buffer.len()))
+                .ok_or(ErrorKind::UnexpectedEof)?;
             buffer.copy_from_slice(bytes);
             Ok(())
         })
@@ -542,7 +605,9 @@ impl DiskFile for MemoryFile {
             let mut at = usize::try_from(position).map_err(io::Error::other)?;
             let total: usize = slices.iter().map(|slice| slice.len()).sum();
             let (used, capacity) = (world.used_bytes(), world.capacity_bytes);
-            let Some(inode) = world.inodes.get_mut(&self.inode) else { return verdict.end() };
+            let Some(inode) = world.inodes.get_mut(&self.inode) else {
+                return verdict.end();
+            };
             let growth = (at + total).saturating_sub(inode.current.len()) as u64;
             if growth > 0 && used.saturating_add(growth) > capacity {
                 return Err(ErrorKind::StorageFull.into());
@@ -564,7 +629,9 @@ impl DiskFile for MemoryFile {
         world.waiting -= 1;
         drop(world);
         self.with(|world, verdict| {
-            let Some(inode) = world.inodes.get_mut(&self.inode) else { return verdict.end() };
+            let Some(inode) = world.inodes.get_mut(&self.inode) else {
+                return verdict.end();
+            };
             match verdict {
                 Verdict::Go => inode.sync(),
                 // As Linux does: the pages count as clean from now on, though they never reached the disk.

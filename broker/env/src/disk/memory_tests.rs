@@ -53,7 +53,11 @@ fn unsynced_sectors_survive_in_any_mix() {
         disk.crash(seed);
         let bytes = disk.contents(&path("a")).unwrap();
         let mix: Vec<u8> = bytes.chunks(SECTOR).map(|sector| sector[0]).collect();
-        assert!(bytes.chunks(SECTOR).all(|sector| sector.iter().all(|byte| *byte == sector[0])));
+        assert!(
+            bytes
+                .chunks(SECTOR)
+                .all(|sector| sector.iter().all(|byte| *byte == sector[0]))
+        );
         mixes.insert(mix);
     }
     assert_eq!(mixes.len(), 16, "every subset of four sectors");
@@ -84,53 +88,99 @@ fn limits_power_and_locks() {
     let file = disk.open(&path("a"), OpenMode::CreateNew).unwrap();
     write(file.as_ref(), &[1; 600], 0).unwrap();
     write(file.as_ref(), &[2; 600], 0).unwrap();
-    assert_eq!(write(file.as_ref(), &[2; 1], 600).unwrap_err().kind(), ErrorKind::StorageFull);
+    assert_eq!(
+        write(file.as_ref(), &[2; 1], 600).unwrap_err().kind(),
+        ErrorKind::StorageFull
+    );
     assert_eq!(disk.space(Path::new(DIR)).unwrap().available_bytes, 0);
     let lock = disk.lock_dir(Path::new(DIR)).unwrap();
-    assert_eq!(disk.lock_dir(Path::new(DIR)).err().unwrap().kind(), ErrorKind::WouldBlock);
+    assert_eq!(
+        disk.lock_dir(Path::new(DIR)).err().unwrap().kind(),
+        ErrorKind::WouldBlock
+    );
     drop(lock);
     let _held = disk.lock_dir(Path::new(DIR)).unwrap();
     disk.fail_at(disk.operations(), Fault::PowerCut);
     assert!(file.sync_data().is_err() && disk.list(Path::new(DIR)).is_err());
     disk.crash(0);
     assert!(disk.list(Path::new(DIR)).unwrap().is_empty());
-    assert!(disk.lock_dir(Path::new(DIR)).is_ok(), "locks die with the power");
+    assert!(
+        disk.lock_dir(Path::new(DIR)).is_ok(),
+        "locks die with the power"
+    );
 }
 
 /// Proves that both disks agree on what the calls do (one contract, two implementations).
 #[test]
 fn real_and_memory_disks_agree() {
     let temporary = tempfile::tempdir().unwrap();
-    for (disk, root) in
-        [(MemoryDisk::new().shared(), PathBuf::from("/x")), (super::super::RealDisk::shared(), temporary.path().to_path_buf())]
-    {
+    for (disk, root) in [
+        (MemoryDisk::new().shared(), PathBuf::from("/x")),
+        (
+            super::super::RealDisk::shared(),
+            temporary.path().to_path_buf(),
+        ),
+    ] {
         let dir = root.join("one/two");
         disk.create_dir_all(&dir).unwrap();
         disk.create_dir_all(&dir).unwrap();
         let file = disk.open(&dir.join("f"), OpenMode::CreateNew).unwrap();
-        let many: Vec<[u8; 3]> = (0u8..=255).cycle().take(3000).map(|byte| [byte; 3]).collect();
+        let many: Vec<[u8; 3]> = (0u8..=255)
+            .cycle()
+            .take(3000)
+            .map(|byte| [byte; 3])
+            .collect();
         let slices: Vec<IoSlice<'_>> = many.iter().map(|bytes| IoSlice::new(bytes)).collect();
         file.write_all_at(&slices, 5).unwrap();
         file.sync_data().unwrap();
-        assert_eq!(file.length().unwrap(), 9005, "more slices than one system call takes");
+        assert_eq!(
+            file.length().unwrap(),
+            9005,
+            "more slices than one system call takes"
+        );
         let mut bytes = vec![0; 9000];
         file.read_exact_at(&mut bytes, 5).unwrap();
         assert_eq!(bytes, many.concat());
-        assert_eq!(file.read_exact_at(&mut bytes, 6).unwrap_err().kind(), ErrorKind::UnexpectedEof);
-        let again = disk.open(&dir.join("f"), OpenMode::CreateNew).err().unwrap();
+        assert_eq!(
+            file.read_exact_at(&mut bytes, 6).unwrap_err().kind(),
+            ErrorKind::UnexpectedEof
+        );
+        let again = disk
+            .open(&dir.join("f"), OpenMode::CreateNew)
+            .err()
+            .unwrap();
         assert_eq!(again.kind(), ErrorKind::AlreadyExists);
-        assert_eq!(disk.open(&dir.join("g"), OpenMode::Read).err().unwrap().kind(), ErrorKind::NotFound);
+        assert_eq!(
+            disk.open(&dir.join("g"), OpenMode::Read)
+                .err()
+                .unwrap()
+                .kind(),
+            ErrorKind::NotFound
+        );
         disk.rename(&dir.join("f"), &dir.join("g")).unwrap();
         disk.sync_dir(&dir).unwrap();
         let listed = disk.list(&dir).unwrap();
-        assert_eq!(listed, [DirEntry { name: "g".to_owned(), length: 9005, is_dir: false }]);
+        assert_eq!(
+            listed,
+            [DirEntry {
+                name: "g".to_owned(),
+                length: 9005,
+                is_dir: false
+            }]
+        );
         assert!(disk.list(&root.join("one")).unwrap()[0].is_dir);
         let lock = disk.lock_dir(&dir).unwrap();
-        assert_eq!(disk.lock_dir(&dir).err().unwrap().kind(), ErrorKind::WouldBlock);
+        assert_eq!(
+            disk.lock_dir(&dir).err().unwrap().kind(),
+            ErrorKind::WouldBlock
+        );
         drop(lock);
         drop(disk.lock_dir(&dir).unwrap());
         disk.remove(&dir.join("g")).unwrap();
-        assert_eq!(disk.remove(&dir.join("g")).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(
+            disk.remove(&dir.join("g")).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
         assert!(disk.space(&dir).unwrap().available_bytes > 0);
     }
 }

@@ -48,14 +48,20 @@ impl Disk for RealDisk {
         let mut entries = Vec::new();
         for entry in std::fs::read_dir(dir)? {
             let entry = entry?;
-            let Ok(name) = entry.file_name().into_string() else { continue };
+            let Ok(name) = entry.file_name().into_string() else {
+                continue;
+            };
             let metadata = match entry.metadata() {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 other => other?,
             };
             let is_dir = metadata.is_dir();
             let length = if is_dir { 0 } else { metadata.len() };
-            entries.push(DirEntry { name, length, is_dir });
+            entries.push(DirEntry {
+                name,
+                length,
+                is_dir,
+            });
         }
         entries.sort();
         Ok(entries)
@@ -63,7 +69,10 @@ impl Disk for RealDisk {
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = OpenOptions::new();
-        options.read(true).write(mode != OpenMode::Read).create_new(mode == OpenMode::CreateNew);
+        options
+            .read(true)
+            .write(mode != OpenMode::Read)
+            .create_new(mode == OpenMode::CreateNew);
         Ok(Arc::new(RealFile(options.open(path)?)))
     }
 
@@ -80,8 +89,12 @@ impl Disk for RealDisk {
     }
 
     fn lock_dir(&self, dir: &Path) -> io::Result<Box<dyn DirLock>> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join("LOCK"))?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(dir.join("LOCK"))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         Ok(Box::new(RealLock { _file: file }))
     }
@@ -144,7 +157,12 @@ fn write_chunk(file: &File, slices: &[IoSlice<'_>], position: u64) -> io::Result
 }
 
 /// A short write is rare (a signal, a quota, a full disk): what is left goes out slice by slice, and the next error tells why.
-fn write_rest(file: &File, slices: &[IoSlice<'_>], position: u64, written: usize) -> io::Result<()> {
+fn write_rest(
+    file: &File,
+    slices: &[IoSlice<'_>],
+    position: u64,
+    written: usize,
+) -> io::Result<()> {
     let mut skip = written;
     let mut at = position + u64::try_from(written).map_err(io::Error::other)?;
     for slice in slices {

@@ -237,15 +237,31 @@ impl RecordBatch {
     /// A copy under another producer identity and base sequence, with the CRC that belongs to it. For a producer that
     /// sends a batch under a new identity after it learned that the old one was certainly not appended.
     #[must_use]
-    pub fn with_producer(&self, id: ProducerId, epoch: ProducerEpoch, base_sequence: Sequence) -> Self {
+    pub fn with_producer(
+        &self,
+        id: ProducerId,
+        epoch: ProducerEpoch,
+        base_sequence: Sequence,
+    ) -> Self {
         let mut bytes = BytesMut::from(self.bytes.as_ref());
         bytes[field::PRODUCER_ID..field::PRODUCER_ID + 8].copy_from_slice(&id.get().to_be_bytes());
-        bytes[field::PRODUCER_EPOCH..field::PRODUCER_EPOCH + 2].copy_from_slice(&epoch.get().to_be_bytes());
-        bytes[field::BASE_SEQUENCE..field::BASE_SEQUENCE + 4].copy_from_slice(&base_sequence.get().to_be_bytes());
+        bytes[field::PRODUCER_EPOCH..field::PRODUCER_EPOCH + 2]
+            .copy_from_slice(&epoch.get().to_be_bytes());
+        bytes[field::BASE_SEQUENCE..field::BASE_SEQUENCE + 4]
+            .copy_from_slice(&base_sequence.get().to_be_bytes());
         let crc = crc32c::crc32c(&bytes[field::ATTRIBUTES..]);
         bytes[field::CRC..field::CRC + 4].copy_from_slice(&crc.to_be_bytes());
-        let header = BatchHeader { producer_id: id, producer_epoch: epoch, base_sequence, crc, ..self.header };
-        Self { header, bytes: bytes.freeze() }
+        let header = BatchHeader {
+            producer_id: id,
+            producer_epoch: epoch,
+            base_sequence,
+            crc,
+            ..self.header
+        };
+        Self {
+            header,
+            bytes: bytes.freeze(),
+        }
     }
 
     /// A copy that carries the broker's time (`message.timestamp.type=LogAppendTime`): every record has `timestamp` then,
@@ -254,12 +270,22 @@ impl RecordBatch {
     pub fn with_log_append_time(&self, timestamp: TimestampMs) -> Self {
         let attributes = self.header.attributes.log_append_time();
         let mut bytes = BytesMut::from(self.bytes.as_ref());
-        bytes[field::ATTRIBUTES..field::ATTRIBUTES + 2].copy_from_slice(&attributes.bits().to_be_bytes());
-        bytes[field::MAX_TIMESTAMP..field::MAX_TIMESTAMP + 8].copy_from_slice(&timestamp.get().to_be_bytes());
+        bytes[field::ATTRIBUTES..field::ATTRIBUTES + 2]
+            .copy_from_slice(&attributes.bits().to_be_bytes());
+        bytes[field::MAX_TIMESTAMP..field::MAX_TIMESTAMP + 8]
+            .copy_from_slice(&timestamp.get().to_be_bytes());
         let crc = crc32c::crc32c(&bytes[field::ATTRIBUTES..]);
         bytes[field::CRC..field::CRC + 4].copy_from_slice(&crc.to_be_bytes());
-        let header = BatchHeader { attributes, max_timestamp: timestamp, crc, ..self.header };
-        Self { header, bytes: bytes.freeze() }
+        let header = BatchHeader {
+            attributes,
+            max_timestamp: timestamp,
+            crc,
+            ..self.header
+        };
+        Self {
+            header,
+            bytes: bytes.freeze(),
+        }
     }
 
     /// The records, in order. Uncompressed records share the batch's bytes; compressed ones are decompressed once,

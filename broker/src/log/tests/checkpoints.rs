@@ -9,7 +9,11 @@ fn image(byte: u8) -> Bytes {
 
 fn names(rig: &Rig) -> Vec<String> {
     let entries = rig.disk.shared().list(&rig.config.dir).unwrap();
-    entries.into_iter().map(|entry| entry.name).filter(|name| name.contains(".snap")).collect()
+    entries
+        .into_iter()
+        .map(|entry| entry.name)
+        .filter(|name| name.contains(".snap"))
+        .collect()
 }
 
 /// Proves that the two newest by index are kept, and the newest is loaded.
@@ -21,10 +25,20 @@ fn two_are_kept() {
     for index in [5, 90, 100] {
         block_on(log.save_checkpoint(id(2, index), image(1))).unwrap();
     }
-    assert_eq!(names(&rig), ["00000000000000000090-2.snap", "00000000000000000100-2.snap"]);
-    assert_eq!(block_on(log.load_newest_checkpoint()).unwrap(), Some((id(2, 100), image(1))));
+    assert_eq!(
+        names(&rig),
+        ["00000000000000000090-2.snap", "00000000000000000100-2.snap"]
+    );
+    assert_eq!(
+        block_on(log.load_newest_checkpoint()).unwrap(),
+        Some((id(2, 100), image(1)))
+    );
     block_on(log.save_checkpoint(id(2, 100), image(2))).unwrap();
-    assert_eq!(block_on(log.load_newest_checkpoint()).unwrap(), Some((id(2, 100), image(2))), "written again");
+    assert_eq!(
+        block_on(log.load_newest_checkpoint()).unwrap(),
+        Some((id(2, 100), image(2))),
+        "written again"
+    );
 }
 
 /// Proves that every flipped bit of the newest makes the older one count, and that damage of both is an error.
@@ -44,8 +58,13 @@ fn damage_falls_back_to_the_older() {
         }
     }
     rig.disk.flip_bit(&newest, 80, 0).unwrap();
-    rig.disk.flip_bit(&rig.path("00000000000000000001-1.snap"), 80, 0).unwrap();
-    assert!(matches!(block_on(log.load_newest_checkpoint()), Err(LogError::Damaged { .. })));
+    rig.disk
+        .flip_bit(&rig.path("00000000000000000001-1.snap"), 80, 0)
+        .unwrap();
+    assert!(matches!(
+        block_on(log.load_newest_checkpoint()),
+        Err(LogError::Damaged { .. })
+    ));
 }
 
 /// Proves that a power cut at any operation of a save leaves the old or the new one, whole, and no rest after the next start.
@@ -57,13 +76,16 @@ fn power_cut_at_every_operation_of_a_save() {
             let log = rig.open().unwrap();
             block_on(log.save_checkpoint(id(1, 1), image(1))).unwrap();
             block_on(log.save_checkpoint(id(1, 2), image(2))).unwrap();
-            rig.disk.fail_at(rig.disk.operations() + cut, Fault::PowerCut);
+            rig.disk
+                .fail_at(rig.disk.operations() + cut, Fault::PowerCut);
             let saved = block_on(log.save_checkpoint(id(1, 3), image(3)));
             drop(log);
             rig.disk.crash(cut * 16 + seed);
             let log = rig.open().unwrap();
             let (loaded, bytes) = block_on(log.load_newest_checkpoint()).unwrap().unwrap();
-            assert!(loaded == id(1, 3) && bytes == image(3) || loaded == id(1, 2) && bytes == image(2));
+            assert!(
+                loaded == id(1, 3) && bytes == image(3) || loaded == id(1, 2) && bytes == image(2)
+            );
             assert!(saved.is_err() || loaded == id(1, 3), "a saved one is there");
             assert!(names(&rig).iter().all(|name| !name.ends_with(".tmp")));
         }
@@ -85,7 +107,10 @@ fn an_error_at_every_operation_of_a_save() {
             assert!(block_on(log.load_newest_checkpoint()).unwrap().is_some());
             assert!(log.poisoned().is_none());
             block_on(log.save_checkpoint(id(1, 2), image(2))).unwrap();
-            assert_eq!(block_on(log.load_newest_checkpoint()).unwrap(), Some((id(1, 2), image(2))));
+            assert_eq!(
+                block_on(log.load_newest_checkpoint()).unwrap(),
+                Some((id(1, 2), image(2)))
+            );
         }
     }
 }

@@ -33,7 +33,11 @@ fn power_cut_at_every_operation() {
             let before = driver.log().unwrap().state();
             driver.lose(0, false);
             assert!(driver.open(), "recovery is idempotent");
-            assert_eq!(driver.log().unwrap().state(), before, "what a recovery showed is durable");
+            assert_eq!(
+                driver.log().unwrap().state(),
+                before,
+                "what a recovery showed is durable"
+            );
             for act in [Act::Append(vec![10, 900]), Act::Vote, Act::Step] {
                 assert!(driver.act(&act));
             }

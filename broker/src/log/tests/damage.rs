@@ -18,16 +18,25 @@ fn bit_flips_in_the_durable_region_are_found() {
     let (state, entries) = (log.state(), all(&log).unwrap());
     let files: Vec<(PathBuf, u64)> = {
         let order = log.shared.order.lock();
-        order.files.iter().map(|file| (file.file.as_ref().unwrap().path.clone(), file.end)).collect()
+        order
+            .files
+            .iter()
+            .map(|file| (file.file.as_ref().unwrap().path.clone(), file.end))
+            .collect()
     };
     assert!(files.len() >= 2, "a sealed file and the active one");
     let live: Vec<(PathBuf, std::ops::Range<u64>)> = {
         let order = log.shared.order.lock();
-        let slots = entries.iter().map(|entry| *order.ledger.index.slot(entry.id.index).unwrap());
+        let slots = entries
+            .iter()
+            .map(|entry| *order.ledger.index.slot(entry.id.index).unwrap());
         slots
             .map(|slot| {
                 let length = 56 + u64::from(slot.dir_len) + u64::from(slot.body_len);
-                (order.file(slot.file).unwrap().path.clone(), slot.position..slot.position + length)
+                (
+                    order.file(slot.file).unwrap().path.clone(),
+                    slot.position..slot.position + length,
+                )
             })
             .collect()
     };
@@ -48,8 +57,13 @@ fn bit_flips_in_the_durable_region_are_found() {
                         Err(LogError::Damaged { .. }) => at_read += 1,
                         Ok(found) => {
                             assert_eq!(found, entries, "byte {byte}");
-                            let is_live = live.iter().any(|(file, range)| *file == path && range.contains(&byte));
-                            assert!(!is_live, "byte {byte}: a flip in an entry of the log went unseen");
+                            let is_live = live
+                                .iter()
+                                .any(|(file, range)| *file == path && range.contains(&byte));
+                            assert!(
+                                !is_live,
+                                "byte {byte}: a flip in an entry of the log went unseen"
+                            );
                             harmless += 1;
                         }
                         Err(other) => panic!("byte {byte}: {other}"),
@@ -59,7 +73,10 @@ fn bit_flips_in_the_durable_region_are_found() {
             driver.rig.disk.flip_bit(&path, byte, bit).unwrap();
         }
     }
-    assert!(at_open > 500 && at_read > 100, "{at_open} at open, {at_read} at read, {harmless} harmless");
+    assert!(
+        at_open > 500 && at_read > 100,
+        "{at_open} at open, {at_read} at read, {harmless} harmless"
+    );
     assert_eq!(driver.rig.open().unwrap().state(), state);
 }
 
@@ -69,7 +86,10 @@ fn unfinished(rig: &mut Rig) -> (PathBuf, u64) {
     append(&log, vec![entry(1, 0, 64)]);
     settle(&log);
     let from = log.shared.writer.lock().written;
-    append(&log, vec![entry(1, 1, 64), entry(1, 2, 64), entry(1, 3, 64)]);
+    append(
+        &log,
+        vec![entry(1, 1, 64), entry(1, 2, 64), entry(1, 3, 64)],
+    );
     settle(&log);
     let path = log.shared.writer.lock().active.path.clone();
     drop(log);
@@ -91,7 +111,11 @@ fn frames_behind_a_torn_one_do_not_come_back() {
     drop(log);
     rig.disk.crash(1);
     let log = rig.open().unwrap();
-    assert_eq!(log.state().last, Some(id(1, 1)), "entry 2 of the torn batch would follow by its index");
+    assert_eq!(
+        log.state().last,
+        Some(id(1, 1)),
+        "entry 2 of the torn batch would follow by its index"
+    );
 }
 
 /// Proves that the same flip is damage once any later frame, even a lazy one, knew of the sync.
@@ -115,7 +139,10 @@ fn a_lazy_frame_makes_the_last_batch_known() {
         Err(LogError::Damaged { position, .. }) => assert_eq!(position, from),
         other => panic!("{:?}", other.err()),
     }
-    assert!(rig.disk.contents(&path).unwrap() == before, "nothing is changed");
+    assert!(
+        rig.disk.contents(&path).unwrap() == before,
+        "nothing is changed"
+    );
 }
 
 /// Proves that a lost file in the middle, or the loss of all, is damage and not a shorter log.
@@ -128,21 +155,37 @@ fn missing_files_are_damage() {
         settle(&log);
     }
     block_on(log.save_checkpoint(id(1, 3), Bytes::from_static(b"image"))).unwrap();
-    let names: Vec<_> = log.shared.order.lock().files.iter().map(|file| file.file.as_ref().unwrap().path.clone()).collect();
+    let names: Vec<_> = log
+        .shared
+        .order
+        .lock()
+        .files
+        .iter()
+        .map(|file| file.file.as_ref().unwrap().path.clone())
+        .collect();
     assert!(names.len() >= 4);
     drop(log);
     let disk = rig.disk.shared();
     disk.rename(&names[1], &rig.path("kept")).unwrap();
-    assert!(matches!(rig.open(), Err(LogError::Damaged { .. })), "a hole");
+    assert!(
+        matches!(rig.open(), Err(LogError::Damaged { .. })),
+        "a hole"
+    );
     disk.rename(&rig.path("kept"), &names[1]).unwrap();
     disk.rename(&names[0], &rig.path("kept")).unwrap();
-    assert!(matches!(rig.open(), Err(LogError::Damaged { .. })), "the first file");
+    assert!(
+        matches!(rig.open(), Err(LogError::Damaged { .. })),
+        "the first file"
+    );
     disk.rename(&rig.path("kept"), &names[0]).unwrap();
     assert_eq!(all(&rig.open().unwrap()).unwrap().len(), 20);
     for name in names {
         disk.remove(&name).unwrap();
     }
-    assert!(matches!(rig.open(), Err(LogError::Damaged { .. })), "checkpoints without a log");
+    assert!(
+        matches!(rig.open(), Err(LogError::Damaged { .. })),
+        "checkpoints without a log"
+    );
 }
 
 /// Proves that a file under a wrong name, and a file cut short, are refused.
@@ -151,13 +194,19 @@ fn misplaced_and_short_files_are_refused() {
     let mut rig = Rig::new();
     drop(rig.open().unwrap());
     let disk = rig.disk.shared();
-    let (one, two) = (rig.path("00000000000000000001.log"), rig.path("00000000000000000002.log"));
+    let (one, two) = (
+        rig.path("00000000000000000001.log"),
+        rig.path("00000000000000000002.log"),
+    );
     disk.rename(&one, &two).unwrap();
     assert!(matches!(rig.open(), Err(LogError::Damaged { .. })));
     disk.rename(&two, &one).unwrap();
     drop(rig.open().unwrap());
     disk.remove(&one).unwrap();
-    let file = disk.open(&one, tidelog_env::disk::OpenMode::CreateNew).unwrap();
-    file.write_all_at(&[std::io::IoSlice::new(&[0; 100])], 0).unwrap();
+    let file = disk
+        .open(&one, tidelog_env::disk::OpenMode::CreateNew)
+        .unwrap();
+    file.write_all_at(&[std::io::IoSlice::new(&[0; 100])], 0)
+        .unwrap();
     assert!(matches!(rig.open(), Err(LogError::Damaged { .. })));
 }

@@ -23,8 +23,16 @@ fn an_error_at_every_operation() {
                 }
             }
             let signals = driver.rig.fatal.load(Ordering::SeqCst);
-            assert_eq!(signals, u64::from(!alive), "{fault:?} at {number}: one signal if it died");
-            if alive { went_on += 1 } else { died += 1 }
+            assert_eq!(
+                signals,
+                u64::from(!alive),
+                "{fault:?} at {number}: one signal if it died"
+            );
+            if alive {
+                went_on += 1
+            } else {
+                died += 1
+            }
             let reached = driver.rig.disk.operations() > number;
             driver.lose(number * 3, number % 2 == 0);
             assert!(driver.open(), "{fault:?} at {number}");
@@ -33,7 +41,10 @@ fn an_error_at_every_operation() {
             }
             number += 1;
         }
-        assert!(died > 20 && went_on > 20, "{fault:?}: {died} died, {went_on} went on");
+        assert!(
+            died > 20 && went_on > 20,
+            "{fault:?}: {died} died, {went_on} went on"
+        );
     }
 }
 
@@ -52,23 +63,43 @@ fn a_failed_sync_is_never_acknowledged() {
     let mut voted = start_vote(&log, vote(9));
     assert!(matches!(*failed.lock(), Some(Err(_))));
     assert!(matches!(*later.lock(), Some(Err(_))));
-    assert!(matches!(poll(&mut voted), std::task::Poll::Ready(Err(LogError::Poisoned(_)))));
-    assert!(matches!(block_on(log.truncate_after(None)), Err(LogError::Poisoned(_))));
-    assert!(matches!(block_on(log.entries(at(0)..at(1), 1)), Err(LogError::Poisoned(_))));
+    assert!(matches!(
+        poll(&mut voted),
+        std::task::Poll::Ready(Err(LogError::Poisoned(_)))
+    ));
+    assert!(matches!(
+        block_on(log.truncate_after(None)),
+        Err(LogError::Poisoned(_))
+    ));
+    assert!(matches!(
+        block_on(log.entries(at(0)..at(1), 1)),
+        Err(LogError::Poisoned(_))
+    ));
     assert!(matches!(block_on(log.close()), Err(LogError::Poisoned(_))));
     assert_eq!(rig.fatal.load(Ordering::SeqCst), 1);
     let message = log.poisoned().unwrap().to_string();
-    assert!(message.contains("syncing failed") && message.contains("check the disk"), "{message}");
+    assert!(
+        message.contains("syncing failed") && message.contains("check the disk"),
+        "{message}"
+    );
     let before = rig.disk.operations();
     settle(&log);
     assert_eq!(rig.disk.operations(), before);
     drop(log);
     rig.disk.kill();
     let log = rig.open().unwrap();
-    assert_eq!(log.state().last, Some(id(1, 1)), "the page cache still shows it");
+    assert_eq!(
+        log.state().last,
+        Some(id(1, 1)),
+        "the page cache still shows it"
+    );
     drop(log);
     rig.disk.crash(0);
-    assert_eq!(rig.open().unwrap().state().last, Some(id(1, 1)), "so it must be on disk by now");
+    assert_eq!(
+        rig.open().unwrap().state().last,
+        Some(id(1, 1)),
+        "so it must be on disk by now"
+    );
 }
 
 /// Proves that on a full disk the log goes on in its spare file, then waits, and goes on by itself when there is room; and
@@ -99,7 +130,10 @@ fn a_full_disk_is_waited_out() {
     let done = append(&log, vec![entry(1, 14, 100)]);
     let mut voted = start_vote(&log, vote(3));
     settle(&log);
-    assert!(is_ok(&done) && poll(&mut voted).is_ready(), "the room of a log file is there already");
+    assert!(
+        is_ok(&done) && poll(&mut voted).is_ready(),
+        "the room of a log file is there already"
+    );
 }
 
 /// Proves that a purge on a full disk frees a file that the waiting writer then uses.

@@ -24,7 +24,10 @@ use tidelog_model::{ClusterId, PlacementGroupId, RaftNodeId, Term};
 pub(super) const FILE_BYTES: u64 = 16 * 1024;
 
 pub(super) fn id(term: u64, index: u64) -> LogId {
-    LogId { term: Term::new(term), index: LogIndex::new(index) }
+    LogId {
+        term: Term::new(term),
+        index: LogIndex::new(index),
+    }
 }
 
 pub(super) fn at(index: u64) -> LogIndex {
@@ -43,13 +46,22 @@ pub(super) fn entry(term: u64, index: u64, size: usize) -> LogEntry {
 }
 
 pub(super) fn vote(term: u64) -> Vote {
-    Vote { term: Term::new(term), node: RaftNodeId::new(7), committed: term.is_multiple_of(2) }
+    Vote {
+        term: Term::new(term),
+        node: RaftNodeId::new(7),
+        committed: term.is_multiple_of(2),
+    }
 }
 
 pub(super) fn config(dir: impl Into<PathBuf>) -> GroupLogConfig {
     let cluster = ClusterId::new(uuid::Uuid::from_u128(42));
-    let mut config = GroupLogConfig::new(dir.into(), cluster, PlacementGroupId::new(1), RaftNodeId::new(7))
-        .with_file_bytes(FILE_BYTES);
+    let mut config = GroupLogConfig::new(
+        dir.into(),
+        cluster,
+        PlacementGroupId::new(1),
+        RaftNodeId::new(7),
+    )
+    .with_file_bytes(FILE_BYTES);
     config.writer = WriterMode::Manual;
     config.cache_bytes = 4096;
     config
@@ -65,7 +77,12 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new() -> Self {
-        Self { disk: MemoryDisk::new(), fatal: Arc::default(), config: config("/groups/1"), seed: 1 }
+        Self {
+            disk: MemoryDisk::new(),
+            fatal: Arc::default(),
+            config: config("/groups/1"),
+            seed: 1,
+        }
     }
 
     pub(super) fn env(&mut self) -> LogEnv {
@@ -102,7 +119,10 @@ pub(super) fn settle(log: &GroupLog) {
 }
 
 /// Appends and returns what `done` was called with, once it was.
-pub(super) fn append(log: &GroupLog, entries: Vec<LogEntry>) -> Arc<PlMutex<Option<io::Result<()>>>> {
+pub(super) fn append(
+    log: &GroupLog,
+    entries: Vec<LogEntry>,
+) -> Arc<PlMutex<Option<io::Result<()>>>> {
     let result = Arc::new(PlMutex::new(None));
     let slot = Arc::clone(&result);
     log.append(entries, Box::new(move |done| *slot.lock() = Some(done)));
@@ -117,7 +137,11 @@ pub(super) fn is_ok(result: &Arc<PlMutex<Option<io::Result<()>>>>) -> bool {
 pub(super) fn all(log: &GroupLog) -> Result<Vec<LogEntry>, LogError> {
     let state = log.state();
     let from = state.purged.map_or(0, |purged| purged.index.get() + 1);
-    let from = if state.purged.is_none() { log.shared.order.lock().ledger.index.first_index().get() } else { from };
+    let from = if state.purged.is_none() {
+        log.shared.order.lock().ledger.index.first_index().get()
+    } else {
+        from
+    };
     let to = state.last.map_or(0, |last| last.index.get() + 1);
     if from >= to {
         return Ok(Vec::new());
@@ -126,9 +150,13 @@ pub(super) fn all(log: &GroupLog) -> Result<Vec<LogEntry>, LogError> {
 }
 
 /// Starts a vote; the future that was polled once.
-pub(super) fn start_vote(log: &GroupLog, vote: Vote) -> futures::future::BoxFuture<'static, Result<(), LogError>> {
+pub(super) fn start_vote(
+    log: &GroupLog,
+    vote: Vote,
+) -> futures::future::BoxFuture<'static, Result<(), LogError>> {
     let log = log.clone();
-    let mut future: futures::future::BoxFuture<'static, _> = Box::pin(async move { log.save_vote(vote).await });
+    let mut future: futures::future::BoxFuture<'static, _> =
+        Box::pin(async move { log.save_vote(vote).await });
     if let std::task::Poll::Ready(result) = poll(&mut future) {
         return Box::pin(std::future::ready(result));
     }
@@ -144,5 +172,8 @@ pub(super) fn poll<F: Future + Unpin>(future: &mut F) -> std::task::Poll<F::Outp
 pub(super) fn flag() -> (Arc<AtomicBool>, AppendDone) {
     let raised = Arc::new(AtomicBool::new(false));
     let inner = Arc::clone(&raised);
-    (raised, Box::new(move |result| inner.store(result.is_ok(), Ordering::SeqCst)))
+    (
+        raised,
+        Box::new(move |result| inner.store(result.is_ok(), Ordering::SeqCst)),
+    )
 }

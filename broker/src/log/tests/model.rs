@@ -96,16 +96,30 @@ impl Driver {
             }
             Err(other) => panic!("{other}"),
         };
-        let found = Model { purged: state.purged, entries, vote: state.vote };
+        let found = Model {
+            purged: state.purged,
+            entries,
+            vote: state.vote,
+        };
         assert_eq!(state.last, found.last());
         let acked = usize::try_from(self.acked.load(Ordering::SeqCst)).unwrap();
-        let at = (acked..self.history.len()).rev().find(|at| self.history[*at] == found);
+        let at = (acked..self.history.len())
+            .rev()
+            .find(|at| self.history[*at] == found);
         let Some(at) = at else {
-            panic!("not a state at or after the acknowledged one ({acked} of {}): {:?}", self.history.len(), short(&found));
+            panic!(
+                "not a state at or after the acknowledged one ({acked} of {}): {:?}",
+                self.history.len(),
+                short(&found)
+            );
         };
         assert!(
             state.committed.is_none()
-                || self.committed.iter().flatten().any(|given| Some(given.index) >= state.committed.map(|id| id.index)),
+                || self
+                    .committed
+                    .iter()
+                    .flatten()
+                    .any(|given| Some(given.index) >= state.committed.map(|id| id.index)),
             "a commit index that nobody gave: {:?}",
             state.committed
         );
@@ -118,7 +132,9 @@ impl Driver {
 
     /// `false` when the log died (a planned fault).
     pub(super) fn act(&mut self, act: &Act) -> bool {
-        let Some(log) = self.log.clone() else { return false };
+        let Some(log) = self.log.clone() else {
+            return false;
+        };
         if log.poisoned().is_some() {
             return false;
         }
@@ -159,7 +175,12 @@ impl Driver {
         for size in sizes {
             let mut model = self.now();
             let next = model.last().map_or(0, |last| last.index.get() + 1);
-            let entry = entry(self.term.max(model.last().map_or(0, |last| last.term.get())), next, *size);
+            let entry = entry(
+                self.term
+                    .max(model.last().map_or(0, |last| last.term.get())),
+                next,
+                *size,
+            );
             model.entries.push(entry.clone());
             self.history.push(model);
             entries.push(entry);
@@ -169,7 +190,10 @@ impl Driver {
             entries,
             Box::new(move |result| {
                 if result.is_ok() {
-                    assert!(acked.fetch_max(position, Ordering::SeqCst) <= position, "callbacks come in order");
+                    assert!(
+                        acked.fetch_max(position, Ordering::SeqCst) <= position,
+                        "callbacks come in order"
+                    );
                 }
             }),
         );
@@ -177,7 +201,10 @@ impl Driver {
 
     fn truncate(&mut self, log: &GroupLog, count: u64) {
         let mut model = self.now();
-        let keep = model.entries.len().saturating_sub(usize::try_from(count).unwrap());
+        let keep = model
+            .entries
+            .len()
+            .saturating_sub(usize::try_from(count).unwrap());
         if keep == model.entries.len() {
             return;
         }
@@ -208,7 +235,11 @@ impl Driver {
             let state = log.state();
             match all(log) {
                 Ok(entries) => {
-                    let found = Model { purged: state.purged, entries, vote: state.vote };
+                    let found = Model {
+                        purged: state.purged,
+                        entries,
+                        vote: state.vote,
+                    };
                     assert_eq!(found, self.now(), "a running log is what it was told");
                 }
                 Err(LogError::Io { .. }) => {} // The planned fault met the read.
@@ -235,8 +266,17 @@ impl Driver {
 }
 
 fn short(model: &Model) -> String {
-    let entries: Vec<_> = model.entries.iter().map(|entry| entry.id.to_string()).collect();
-    format!("purged {:?}, vote {:?}, entries {}", model.purged, model.vote, entries.join(" "))
+    let entries: Vec<_> = model
+        .entries
+        .iter()
+        .map(|entry| entry.id.to_string())
+        .collect();
+    format!(
+        "purged {:?}, vote {:?}, entries {}",
+        model.purged,
+        model.vote,
+        entries.join(" ")
+    )
 }
 
 /// A small history that meets everything: rotation, recycling, truncation over a file border, votes, lazy frames, purge

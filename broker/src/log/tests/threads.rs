@@ -35,12 +35,18 @@ async fn a_vote_waits_for_everything_before_it() {
     let mut saved = start_vote(&log, vote(2));
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert!(poll(&mut saved).is_pending(), "the append before it is not on disk");
+        assert!(
+            poll(&mut saved).is_pending(),
+            "the append before it is not on disk"
+        );
         assert!(!appended.load(Ordering::SeqCst));
     }
     drop(hold);
     saved.await.unwrap();
-    assert!(appended.load(Ordering::SeqCst) && is_ok(&second), "everything before the vote is acknowledged first");
+    assert!(
+        appended.load(Ordering::SeqCst) && is_ok(&second),
+        "everything before the vote is acknowledged first"
+    );
     log.close().await.unwrap();
     rig.disk.crash(0);
     let env = rig.env();
@@ -63,7 +69,10 @@ async fn a_vote_is_not_kept_without_what_is_before_it() {
     let mut saved = start_vote(&log, vote(2));
     rig.disk.crash(0);
     drop(hold);
-    until("the vote fails", || matches!(poll(&mut saved), std::task::Poll::Ready(Err(_)))).await;
+    until("the vote fails", || {
+        matches!(poll(&mut saved), std::task::Poll::Ready(Err(_)))
+    })
+    .await;
     drop(log);
     let env = rig.env();
     let log = GroupLog::open(rig.config.clone(), env).await.unwrap();
@@ -81,7 +90,9 @@ async fn group_commit_gathers_while_a_sync_runs() {
     let hold = rig.disk.hold_syncs();
     append(&log, vec![entry(1, 0, 10)]);
     until("the sync waits", || hold.waiting() == 1).await;
-    let waiting: Vec<_> = (1..50).map(|index| append(&log, vec![entry(1, index, 10)])).collect();
+    let waiting: Vec<_> = (1..50)
+        .map(|index| append(&log, vec![entry(1, index, 10)]))
+        .collect();
     drop(hold);
     until("all done", || waiting.iter().all(is_ok)).await;
     assert_eq!(log.metrics().batches.get(), 2);
@@ -98,7 +109,10 @@ async fn closing_and_dropping_write_what_waits() {
     let first = append(&log, vec![entry(1, 0, 10)]);
     until("appended", || is_ok(&first)).await;
     log.save_committed(Some(id(1, 0)));
-    until("the lazy frame is written", || log.metrics().frames.get() == 2).await;
+    until("the lazy frame is written", || {
+        log.metrics().frames.get() == 2
+    })
+    .await;
     assert_eq!(log.metrics().syncs.get(), 1);
     let done = append(&log, vec![entry(1, 1, 10)]);
     log.close().await.unwrap();
@@ -119,7 +133,10 @@ async fn the_writer_runs_as_a_task() {
     let env = rig.env();
     let log = GroupLog::open(rig.config.clone(), env).await.unwrap();
     for index in 0..30 {
-        log.append(vec![entry(1, index, 2000)], Box::new(|done| assert!(done.is_ok())));
+        log.append(
+            vec![entry(1, index, 2000)],
+            Box::new(|done| assert!(done.is_ok())),
+        );
         if index % 5 == 0 {
             log.save_vote(vote(index + 1)).await.unwrap();
             log.save_committed(Some(id(1, index)));
@@ -131,7 +148,14 @@ async fn the_writer_runs_as_a_task() {
     assert_eq!(all(&log).unwrap().len(), 9);
     log.close().await.unwrap();
     let env = rig.env();
-    assert_eq!(GroupLog::open(rig.config.clone(), env).await.unwrap().state().vote, Some(vote(100)));
+    assert_eq!(
+        GroupLog::open(rig.config.clone(), env)
+            .await
+            .unwrap()
+            .state()
+            .vote,
+        Some(vote(100))
+    );
 }
 
 /// Proves that a file which a reader has open is not recycled under it.
@@ -143,13 +167,28 @@ async fn a_file_being_read_is_not_recycled() {
         append(&log, vec![entry(1, index, 3000)]);
         settle(&log);
     }
-    let held = log.shared.order.lock().files.front().unwrap().file.clone().unwrap();
+    let held = log
+        .shared
+        .order
+        .lock()
+        .files
+        .front()
+        .unwrap()
+        .file
+        .clone()
+        .unwrap();
     block_on(log.purge(id(1, 11))).unwrap();
     settle(&log);
-    assert!(rig.disk.contents(&held.path).is_ok(), "still under its name");
+    assert!(
+        rig.disk.contents(&held.path).is_ok(),
+        "still under its name"
+    );
     let path = held.path.clone();
     drop(held);
     append(&log, vec![entry(1, 12, 10)]);
     settle(&log);
-    assert!(rig.disk.contents(&path).is_err(), "recycled once the reader is gone");
+    assert!(
+        rig.disk.contents(&path).is_err(),
+        "recycled once the reader is gone"
+    );
 }
