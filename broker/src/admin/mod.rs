@@ -20,6 +20,7 @@ use crate::router::Router;
 use tidelog_archive::Archiver;
 use tidelog_env::Tasks;
 use tidelog_model::PlacementGroupId;
+use tidelog_tiering::reader::RemoteReader;
 use tokio::time::Instant;
 
 pub use health::{Health, Reason};
@@ -34,6 +35,8 @@ pub struct AdminState {
     pub offloads: Arc<BTreeMap<PlacementGroupId, Offload>>,
     /// The archive, if this broker runs it.
     pub archiver: Option<Archiver>,
+    /// Reader of the object store.
+    pub reader: Arc<RemoteReader>,
     /// Readiness.
     pub health: Health,
     /// Metric values.

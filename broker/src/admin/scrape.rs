@@ -7,10 +7,10 @@ use axum::http::header;
 use axum::response::IntoResponse;
 
 use super::AdminState;
-use crate::observe::{GroupReading, Reading};
+use crate::observe::{GroupReading, PlainCounter, Reading};
 
 pub(super) async fn metrics(State(state): State<AdminState>) -> impl IntoResponse {
-    let text = state.metrics.render(&reading(&state));
+    let text = state.metrics.render(&reading(&state), &counters(&state));
     (
         [(
             header::CONTENT_TYPE,
@@ -18,6 +18,91 @@ pub(super) async fn metrics(State(state): State<AdminState>) -> impl IntoRespons
         )],
         text,
     )
+}
+
+/// Counters that other crates keep as plain numbers.
+fn counters(state: &AdminState) -> Vec<PlainCounter> {
+    let mut counters = Vec::new();
+    let mut add = |name: String, help: &'static str, group: Option<u32>, value: u64| {
+        counters.push(PlainCounter {
+            name,
+            help,
+            group,
+            value,
+        });
+    };
+    for group in state.router.data_groups() {
+        let log = group.group().log().metrics();
+        let id = Some(group.id().get());
+        add(
+            "log_entries".to_owned(),
+            "Log entries that became durable",
+            id,
+            log.entries.get(),
+        );
+        add(
+            "log_written_bytes".to_owned(),
+            "Bytes written into log files",
+            id,
+            log.bytes.get(),
+        );
+        add(
+            "log_syncs".to_owned(),
+            "Syncs of the group log",
+            id,
+            log.syncs.get(),
+        );
+        add(
+            "log_reads_disk".to_owned(),
+            "Reads of log entries that went to the disk",
+            id,
+            log.reads_disk.get(),
+        );
+        add(
+            "log_prepare_failures".to_owned(),
+            "Spare log files that could not be prepared",
+            id,
+            log.prepare_failures.get(),
+        );
+    }
+    let reader = state.reader.stats();
+    add(
+        "remote_cache_hits".to_owned(),
+        "Reads of the store answered from memory",
+        None,
+        reader.hits,
+    );
+    add(
+        "remote_cache_misses".to_owned(),
+        "Reads of the store that waited for a download",
+        None,
+        reader.misses,
+    );
+    add(
+        "remote_download_bytes".to_owned(),
+        "Bytes downloaded from the store",
+        None,
+        reader.download_bytes,
+    );
+    add(
+        "remote_download_failures".to_owned(),
+        "Downloads that failed",
+        None,
+        reader.failures,
+    );
+    add(
+        "remote_corrupt".to_owned(),
+        "Downloads whose bytes were damaged",
+        None,
+        reader.corrupt,
+    );
+    if let Some(archiver) = &state.archiver {
+        for (name, value) in archiver.metrics().counters() {
+            let name = format!("archive_{}", name.trim_end_matches("_total"));
+            add(name, "What the archive did since the start", None, value);
+        }
+    }
+    counters
 }
 
 fn reading(state: &AdminState) -> Reading {
@@ -54,7 +139,7 @@ fn reading(state: &AdminState) -> Reading {
         }
         group.group().read(|machine| {
             of_group.malformed = machine.partitions().malformed();
-            of_group.upload_lag_bytes = machine.partitions().bytes_since_cut();
+            of_group.upload_lag_bytes = machine.partitions().untiered_bytes();
             for partition in machine.partitions().iter() {
                 if let Some(topic) = reading.topics.get_mut(partition.topic_name.as_ref()) {
                     topic.records += partition.next_offset.get() - partition.log_start.get();

@@ -83,7 +83,8 @@ pub(super) async fn serve(
         refusing,
         tasks,
     } = served;
-    let metrics = Arc::new(Metrics::new());
+    let net_metrics = NetMetrics::default();
+    let metrics = Arc::new(Metrics::new(|registry| net_metrics.register(registry)));
     let admin_address = resolve(&config.admin.listen, "admin.listen")?;
     let admin_listener =
         world
@@ -112,18 +113,14 @@ pub(super) async fn serve(
     let mut net = NetConfig::new(resolve(&config.kafka.listen, "kafka.listen")?);
     net.frames = FrameLimits::standard(config.kafka.max_request_bytes);
     net.connections_max = config.kafka.max_connections;
-    let kafka = NetServer::start(
-        net,
-        world.network.as_ref(),
-        Arc::new(broker),
-        NetMetrics::default(),
-    )
-    .await?;
+    let kafka =
+        NetServer::start(net, world.network.as_ref(), Arc::new(broker), net_metrics).await?;
     let kafka_address = kafka.local_addr();
     let state = AdminState {
         router: groups.router.clone(),
         offloads: Arc::clone(&groups.offloads),
         archiver: start_archive(config, world, store, tasks),
+        reader: Arc::clone(&store.reader),
         health: store.health.clone(),
         metrics,
         tasks: tasks.clone(),

@@ -1,6 +1,7 @@
 //! Gauges that are read off the state when somebody scrapes.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 
 use super::{GroupLabel, Metrics, Text, TopicLabel};
 
@@ -25,6 +26,26 @@ pub struct GroupReading {
     pub uploaded_bytes: u64,
     /// Commands that could not be read.
     pub malformed: u64,
+}
+
+/// A counter that another crate keeps as a plain number.
+#[derive(Clone, Debug)]
+pub struct PlainCounter {
+    /// Name, without prefix and `_total`.
+    pub name: String,
+    /// What it counts.
+    pub help: &'static str,
+    /// The placement group it belongs to, if it does.
+    pub group: Option<u32>,
+    /// Its value.
+    pub value: u64,
+}
+
+/// By name: the lines of one metric stand together.
+fn sorted(counters: &[PlainCounter]) -> Vec<&PlainCounter> {
+    let mut sorted: Vec<&PlainCounter> = counters.iter().collect();
+    sorted.sort_by(|a, b| (&a.name, a.group).cmp(&(&b.name, b.group)));
+    sorted
 }
 
 /// One topic as a scrape sees it.
@@ -60,7 +81,7 @@ fn signed(value: u64) -> i64 {
 impl Metrics {
     /// The page at /metrics: counters as they are, gauges from `reading`.
     #[must_use]
-    pub fn render(&self, reading: &Reading) -> String {
+    pub fn render(&self, reading: &Reading, counters: &[PlainCounter]) -> String {
         let gauges = &self.gauges;
         gauges
             .topics
@@ -124,6 +145,29 @@ impl Metrics {
                 .get_or_create(&label)
                 .set(signed(topic.local_bytes));
         }
-        self.encode()
+        let page = self.encode();
+        let mut text = page.trim_end().trim_end_matches("# EOF").to_owned();
+        let mut last = "";
+        for counter in sorted(counters) {
+            if counter.name != last {
+                let _written = write!(
+                    text,
+                    "# HELP tidelog_{0} {1}.\n# TYPE tidelog_{0} counter\n",
+                    counter.name, counter.help
+                );
+            }
+            let label = counter
+                .group
+                .map(|group| format!("{{group=\"{group}\"}}"))
+                .unwrap_or_default();
+            let _written = writeln!(
+                text,
+                "tidelog_{}_total{label} {}",
+                counter.name, counter.value
+            );
+            last = &counter.name;
+        }
+        text.push_str("# EOF\n");
+        text
     }
 }

@@ -6,7 +6,7 @@
 
 mod gather;
 
-pub use gather::{GroupReading, Reading, TopicReading};
+pub use gather::{GroupReading, PlainCounter, Reading, TopicReading};
 
 use std::fmt::Write;
 
@@ -90,17 +90,12 @@ struct Gauges {
     uptime_seconds: Gauge,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Metrics {
-    /// A registry with every metric in it.
+    /// A registry with every metric in it; `more` adds those of modules that this one must not know.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(more: impl FnOnce(&mut Registry)) -> Self {
         let mut registry = Registry::with_prefix("tidelog");
+        more(&mut registry);
         let requests = Family::default();
         let request_seconds =
             Family::new_with_constructor((|| Histogram::new(SECONDS)) as fn() -> Histogram);

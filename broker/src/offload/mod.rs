@@ -14,3 +14,7 @@ mod upload;
 pub use driver::{FlushOutcome, Offload, OffloadConfig, OffloadProgress};
 pub use error::OffloadError;
 pub use metadata::keep_metadata;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests;

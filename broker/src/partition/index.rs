@@ -69,6 +69,15 @@ impl HotIndex {
         self.bytes
     }
 
+    /// Bytes of the batches that end after `from`.
+    #[must_use]
+    pub fn bytes_from(&self, from: Offset) -> u64 {
+        self.entries
+            .range(self.position(from)..)
+            .map(|entry| u64::from(entry.extent.length))
+            .sum()
+    }
+
     /// All entries in offset order.
     pub fn iter(&self) -> impl Iterator<Item = &IndexEntry> {
         self.entries.iter()

@@ -319,6 +319,15 @@ impl Partitions {
         self.bytes_since_cut
     }
 
+    /// Bytes of batches that are in no committed segment: the upload lag.
+    #[must_use]
+    pub fn untiered_bytes(&self) -> u64 {
+        self.partitions
+            .values()
+            .map(|state| state.hot.bytes_from(state.tiered_until))
+            .sum()
+    }
+
     /// Whether any partition has records that are not in a committed segment.
     #[must_use]
     pub fn has_untiered(&self) -> bool {

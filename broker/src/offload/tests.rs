@@ -1,0 +1,407 @@
+//! Offload over a real log and a store that fails on command: whatever step a crash or a lost reply hits, the next start
+//! goes on from the committed state, nothing is lost, and no reader sees a hole.
+
+use super::{FlushOutcome, Offload, OffloadConfig};
+use crate::datagroup::{DataGroup, DataGroupConfig, DataMachine};
+use crate::log::{GroupLog, GroupLogConfig, LogEnv, NoObserver};
+use crate::partition::{
+    AppendBatch, AppendOutcome, BatchDescriptor, CutStage, PartitionCommand, PartitionOutcome,
+};
+use crate::placement::{Group, GroupConfig, Member, NoPeers};
+use object_store::memory::InMemory;
+use std::sync::Arc;
+use std::time::Duration;
+use tidelog_env::disk::RealDisk;
+use tidelog_env::{SystemClock, SystemRandom, Tasks};
+use tidelog_model::batch::{BatchBuilder, RecordBatch};
+use tidelog_model::codec::Codec;
+use tidelog_model::{
+    ClusterId, NodeId, Offset, PartitionId, PartitionIndex, PlacementGroupId, ProducerEpoch,
+    ProducerId, RaftNodeId, Sequence, TimestampMs, TopicId,
+};
+use tidelog_tiering::reader::{ReaderConfig, RemoteReader};
+use tidelog_tiering::store::faulty::{Call, Fault, FaultyStore};
+use tidelog_tiering::store::{StoreLimits, TierStore};
+use tidelog_tiering::{key, manifest};
+use uuid::Uuid;
+
+const WITHIN: Duration = Duration::from_secs(60);
+const GROUP: PlacementGroupId = PlacementGroupId::new(1);
+
+fn cluster() -> ClusterId {
+    ClusterId::new(Uuid::from_u128(42))
+}
+
+fn partition(index: i32) -> PartitionId {
+    PartitionId {
+        topic: TopicId::new(Uuid::from_u128(7)),
+        index: PartitionIndex::new(index),
+    }
+}
+
+struct Rig {
+    dir: tempfile::TempDir,
+    faulty: FaultyStore,
+}
+
+struct Running {
+    tasks: Tasks,
+    group: DataGroup,
+    offload: Offload,
+    store: TierStore,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            faulty: FaultyStore::new(Arc::new(InMemory::new())),
+        }
+    }
+
+    async fn start(&self) -> Running {
+        let tasks = Tasks::new();
+        let random = SystemRandom::seeded(3);
+        let node = RaftNodeId::new(7);
+        let mut log = GroupLogConfig::new(self.dir.path().join("1"), cluster(), GROUP, node);
+        log.file_bytes = 4 << 20;
+        log.entry_bytes_max = 1 << 20;
+        let env = LogEnv {
+            disk: RealDisk::shared(),
+            random: Arc::clone(&random),
+            tasks: tasks.clone(),
+            fatal: Arc::new(|failure| panic!("{failure}")),
+            observer: Arc::new(NoObserver),
+        };
+        let log = GroupLog::open(log, env).await.unwrap();
+        let member = Member {
+            broker: NodeId::new(1),
+            address: String::new(),
+        };
+        let config = GroupConfig::alone(GROUP, node, member);
+        let machine = DataMachine::new(cluster(), GROUP);
+        let group = Group::start(config, log, machine, Arc::new(NoPeers))
+            .await
+            .unwrap();
+        group.wait_leader(WITHIN).await.unwrap();
+        let limits = StoreLimits {
+            try_timeout: Duration::from_millis(300),
+            tries_max: 2,
+            ..StoreLimits::default()
+        };
+        let store = TierStore::new(
+            Arc::new(self.faulty.clone()),
+            &object_store::path::Path::default(),
+            cluster(),
+            Arc::clone(&random),
+            limits,
+        );
+        let reader = RemoteReader::new(store.clone(), ReaderConfig::default(), tasks.clone());
+        let clock = SystemClock::shared();
+        let group = DataGroup::start(
+            GROUP,
+            DataGroupConfig::default(),
+            group,
+            Arc::new(reader),
+            Arc::clone(&clock),
+            &tasks,
+        );
+        let config = OffloadConfig {
+            cut_bytes: u64::MAX,
+            cut_interval: Duration::from_secs(3_600),
+            local_bytes: 0,
+        };
+        let offload = Offload::start(config, group.clone(), store.clone(), clock, random, &tasks);
+        Running {
+            tasks,
+            group,
+            offload,
+            store,
+        }
+    }
+}
+
+impl Running {
+    /// The end of a process, as far as one process can play it: tasks are dropped where they stand.
+    async fn crash(self) {
+        self.tasks.stop().await;
+        self.group.group().stop().await;
+    }
+
+    async fn create(&self, index: i32) {
+        let command = PartitionCommand::CreatePartition {
+            partition: partition(index),
+            topic_name: "t".to_owned(),
+        };
+        let (_, outcome) = self.group.propose(command).await.unwrap();
+        assert_eq!(outcome, PartitionOutcome::Done);
+    }
+
+    async fn append(&self, index: i32, first: i64, count: i64) {
+        let mut builder = BatchBuilder::new(Codec::None);
+        for n in first..first + count {
+            builder
+                .append(
+                    TimestampMs::new(n),
+                    None,
+                    Some(format!("value {n}").as_bytes()),
+                    &[],
+                )
+                .unwrap();
+        }
+        let bytes = builder.build().unwrap();
+        let descriptor = BatchDescriptor {
+            partition: partition(index),
+            position: 0,
+            length: u32::try_from(bytes.len()).unwrap(),
+            records: u32::try_from(count).unwrap(),
+            producer_id: ProducerId::NONE,
+            producer_epoch: ProducerEpoch::new(-1),
+            log_append_time: false,
+            base_sequence: Sequence::new(-1),
+            first_timestamp: TimestampMs::new(first),
+            max_timestamp: TimestampMs::new(first + count - 1),
+        };
+        let pending = self
+            .group
+            .proposer()
+            .accept(vec![AppendBatch { descriptor, bytes }]);
+        let outcomes = pending.await.unwrap().outcome().await.unwrap();
+        let AppendOutcome::Appended(appended) = outcomes[0] else {
+            panic!("{outcomes:?}")
+        };
+        assert_eq!(appended.base_offset, Offset::new(first));
+    }
+
+    /// Reads everything and checks that each offset is there once, with its value.
+    async fn check(&self, index: i32, end: i64) {
+        let mut next = 0i64;
+        while next < end {
+            let fetched = self
+                .group
+                .fetch(partition(index), Offset::new(next), 1 << 20)
+                .await
+                .unwrap();
+            assert_eq!(fetched.high_watermark, Offset::new(end));
+            assert!(!fetched.batches.is_empty(), "no records at {next}");
+            for batch in fetched.batches {
+                let mut chunks = Vec::new();
+                batch.chunks_into(&mut chunks);
+                let batch = RecordBatch::parse_checked(chunks.concat().into()).unwrap();
+                for record in batch.records().unwrap() {
+                    let record = record.unwrap();
+                    assert_eq!(record.offset(batch.header()), Offset::new(next));
+                    assert_eq!(record.value.unwrap(), format!("value {next}"));
+                    next += 1;
+                }
+            }
+        }
+        assert_eq!(next, end);
+    }
+
+    async fn flush(&self, trim_local: bool) {
+        let outcome = tokio::time::timeout(WITHIN, self.offload.flush(trim_local)).await;
+        assert_eq!(outcome.expect("the flush ends"), FlushOutcome::Done);
+    }
+
+    /// Asks for a flush without waiting for it, and waits until the cut has come as far as `reached` says.
+    async fn flush_until(&self, reached: impl Fn(&CutStage) -> bool) {
+        let offload = self.offload.clone();
+        self.tasks.spawn("flush", async move {
+            offload.flush(false).await;
+        });
+        let mut applied = self.group.group().applied();
+        let wait = async {
+            while !self.group.group().read(|m| reached(m.partitions().stage())) {
+                applied.changed().await.unwrap();
+            }
+        };
+        tokio::time::timeout(WITHIN, wait)
+            .await
+            .expect("the stage is reached");
+    }
+
+    async fn published(&self) -> u64 {
+        let sequence = self
+            .group
+            .group()
+            .read(|m| m.partitions().published_sequence());
+        for number in 1..=sequence {
+            let bytes = self.store.get(&key::snapshot(GROUP, number)).await.unwrap();
+            let published = manifest::decode(&bytes).unwrap();
+            for partition in published.partitions {
+                assert_eq!(partition.tiered_until, partition.next_offset);
+                for segment in partition.segments {
+                    self.store.head(&key::data(&segment.object)).await.unwrap();
+                }
+            }
+        }
+        sequence
+    }
+}
+
+/// Proves the plain path: records of two partitions move, are dropped locally, and are read from the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn flush_moves_and_trims() {
+    let rig = Rig::new();
+    let running = rig.start().await;
+    for index in 0..2 {
+        running.create(index).await;
+        for batch in 0..20 {
+            running.append(index, batch * 10, 10).await;
+        }
+    }
+    running.flush(true).await;
+    for index in 0..2 {
+        let bounds = running.group.group().read(|machine| {
+            let state = machine.partitions().get(partition(index)).unwrap();
+            (state.tiered_until, state.local_start(), state.hot.bytes())
+        });
+        assert_eq!(bounds, (Offset::new(200), Offset::new(200), 0));
+        running.check(index, 200).await;
+    }
+    assert!(
+        rig.faulty.calls(Call::Get) > 0,
+        "the reads came from the store"
+    );
+    assert_eq!(running.published().await, 1);
+    running.append(0, 200, 5).await;
+    running.check(0, 205).await;
+    running.crash().await;
+    let running = rig.start().await;
+    running.check(0, 205).await;
+    running.check(1, 200).await;
+    running.flush(true).await;
+    assert_eq!(running.published().await, 2);
+    running.check(0, 205).await;
+    running.crash().await;
+}
+
+/// What a crash meets, and how far the cut has come by then.
+struct CrashPoint {
+    name: &'static str,
+    call: Call,
+    fault: Fault,
+    reached: fn(&CutStage) -> bool,
+}
+
+const CRASH_POINTS: &[CrashPoint] = &[
+    CrashPoint {
+        name: "before the upload",
+        call: Call::Put,
+        fault: Fault::Unavailable,
+        reached: |stage| matches!(stage, CutStage::Cut(_)),
+    },
+    CrashPoint {
+        name: "the upload is there, nobody knows",
+        call: Call::Put,
+        fault: Fault::LoseReplyAndHang,
+        reached: |stage| matches!(stage, CutStage::Cut(_)),
+    },
+    CrashPoint {
+        name: "committed, not published",
+        call: Call::PutIfAbsent,
+        fault: Fault::Unavailable,
+        reached: |stage| matches!(stage, CutStage::Uploaded(_)),
+    },
+    CrashPoint {
+        name: "the manifest is there, nobody knows",
+        call: Call::PutIfAbsent,
+        fault: Fault::LoseReplyAndHang,
+        reached: |stage| matches!(stage, CutStage::Uploaded(_)),
+    },
+    CrashPoint {
+        name: "published",
+        call: Call::Delete,
+        fault: Fault::None,
+        reached: |stage| matches!(stage, CutStage::Published(_)),
+    },
+];
+
+/// Proves I6, I9, I10 at every crash point: records stay readable all the time, appended ones too, and the next start
+/// finishes the cut under way before it makes another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_at_every_step_is_resumed() {
+    for point in CRASH_POINTS {
+        let rig = Rig::new();
+        let running = rig.start().await;
+        running.create(0).await;
+        running.append(0, 0, 50).await;
+        rig.faulty.inject_forever(point.call, point.fault);
+        running.flush_until(point.reached).await;
+        running.append(0, 50, 10).await;
+        running.check(0, 60).await;
+        running.crash().await;
+        let running = rig.start().await;
+        running.check(0, 60).await;
+        running.append(0, 60, 5).await;
+        rig.faulty.heal();
+        running.flush(true).await;
+        running.check(0, 65).await;
+        assert_eq!(
+            running.published().await,
+            2,
+            "{}: two cuts, no number passed over",
+            point.name
+        );
+        running.crash().await;
+        let running = rig.start().await;
+        running.check(0, 65).await;
+        running.crash().await;
+    }
+}
+
+/// Proves that lost replies and passing failures of every call neither stop nor double anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn passing_faults_are_retried() {
+    let rig = Rig::new();
+    let running = rig.start().await;
+    running.create(0).await;
+    for round in 0..4 {
+        for call in [Call::Put, Call::PutIfAbsent] {
+            rig.faulty
+                .inject(call, [Fault::LoseReply, Fault::Unavailable, Fault::None]);
+        }
+        running.append(0, round * 10, 10).await;
+        running.flush(true).await;
+        rig.faulty.heal();
+        running.check(0, round * 10 + 10).await;
+    }
+    assert_eq!(running.published().await, 4);
+    running.crash().await;
+}
+
+/// Proves that another cluster's manifest under our prefix stops publishing with its name, and touches nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_manifest_is_named() {
+    let rig = Rig::new();
+    let running = rig.start().await;
+    running.create(0).await;
+    running.append(0, 0, 10).await;
+    let key = key::snapshot(GROUP, 1);
+    running
+        .store
+        .put_if_absent(&key, b"not a manifest".as_ref().into())
+        .await
+        .unwrap();
+    running
+        .flush_until(|stage| matches!(stage, CutStage::Uploaded(_)))
+        .await;
+    let told = async {
+        loop {
+            match running.offload.progress().last_error() {
+                Some(error) if error.contains(key.as_str()) => return,
+                _ => tokio::task::yield_now().await,
+            }
+        }
+    };
+    tokio::time::timeout(WITHIN, told)
+        .await
+        .expect("the error names the key");
+    assert_eq!(
+        running.store.get(&key).await.unwrap(),
+        b"not a manifest".as_ref()
+    );
+    running.check(0, 10).await;
+    running.crash().await;
+}
