@@ -40,7 +40,7 @@ pub(crate) fn lint() -> Vec<Step> {
     vec![
         step("rust components", OnFailure::Stop, setup::rust_components),
         step("format", OnFailure::GoOn, || {
-            cargo(&["fmt", "--all", "--check"])
+            cargo(&["fmt", "--all", "--", "--check", "-l"])
         }),
         step("clippy", OnFailure::GoOn, || {
             cargo(&[
@@ -196,7 +196,7 @@ fn path_with_venv() -> Result<OsString> {
 
 /// Runs the command and turns every exit code but zero into an error.
 pub(crate) fn checked(command: &mut Command) -> Result<()> {
-    let shown = format!("{command:?}");
+    let shown = shown(command);
     let status = command
         .status()
         .with_context(|| format!("start of {shown}"))?;
@@ -204,6 +204,15 @@ pub(crate) fn checked(command: &mut Command) -> Result<()> {
         bail!("{shown}: {status}");
     }
     Ok(())
+}
+
+/// Program and arguments, without the environment.
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// The repository's root: two folders above this package.
