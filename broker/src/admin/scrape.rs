@@ -23,86 +23,92 @@ pub(super) async fn metrics(State(state): State<AdminState>) -> impl IntoRespons
 /// Counters that other crates keep as plain numbers.
 fn counters(state: &AdminState) -> Vec<PlainCounter> {
     let mut counters = Vec::new();
-    let mut add = |name: String, help: &'static str, group: Option<u32>, value: u64| {
-        counters.push(PlainCounter {
-            name,
-            help,
-            group,
-            value,
-        });
-    };
-    for group in state.router.data_groups() {
-        let log = group.group().log().metrics();
-        let id = Some(group.id().get());
-        add(
-            "log_entries".to_owned(),
-            "Log entries that became durable",
-            id,
-            log.entries.get(),
-        );
-        add(
-            "log_written_bytes".to_owned(),
-            "Bytes written into log files",
-            id,
-            log.bytes.get(),
-        );
-        add(
-            "log_syncs".to_owned(),
-            "Syncs of the group log",
-            id,
-            log.syncs.get(),
-        );
-        add(
-            "log_reads_disk".to_owned(),
-            "Reads of log entries that went to the disk",
-            id,
-            log.reads_disk.get(),
-        );
-        add(
-            "log_prepare_failures".to_owned(),
-            "Spare log files that could not be prepared",
-            id,
-            log.prepare_failures.get(),
-        );
-    }
-    let reader = state.reader.stats();
-    add(
-        "remote_cache_hits".to_owned(),
-        "Reads of the store answered from memory",
-        None,
-        reader.hits,
-    );
-    add(
-        "remote_cache_misses".to_owned(),
-        "Reads of the store that waited for a download",
-        None,
-        reader.misses,
-    );
-    add(
-        "remote_download_bytes".to_owned(),
-        "Bytes downloaded from the store",
-        None,
-        reader.download_bytes,
-    );
-    add(
-        "remote_download_failures".to_owned(),
-        "Downloads that failed",
-        None,
-        reader.failures,
-    );
-    add(
-        "remote_corrupt".to_owned(),
-        "Downloads whose bytes were damaged",
-        None,
-        reader.corrupt,
-    );
+    log_counters(state, &mut counters);
+    reader_counters(state, &mut counters);
     if let Some(archiver) = &state.archiver {
         for (name, value) in archiver.metrics().counters() {
             let name = format!("archive_{}", name.trim_end_matches("_total"));
-            add(name, "What the archive did since the start", None, value);
+            counters.push(PlainCounter {
+                name,
+                help: "What the archive did since the start",
+                group: None,
+                value,
+            });
         }
     }
     counters
+}
+
+fn log_counters(state: &AdminState, counters: &mut Vec<PlainCounter>) {
+    for group in state.router.data_groups() {
+        let log = group.group().log().metrics();
+        let group = Some(group.id().get());
+        let all = [
+            (
+                "log_entries",
+                "Log entries that became durable",
+                log.entries.get(),
+            ),
+            (
+                "log_written_bytes",
+                "Bytes written into log files",
+                log.bytes.get(),
+            ),
+            ("log_syncs", "Syncs of the group log", log.syncs.get()),
+            (
+                "log_reads_disk",
+                "Reads of log entries that went to the disk",
+                log.reads_disk.get(),
+            ),
+            (
+                "log_prepare_failures",
+                "Spare log files that could not be prepared",
+                log.prepare_failures.get(),
+            ),
+        ];
+        counters.extend(all.map(|(name, help, value)| plain(name, help, group, value)));
+    }
+}
+
+fn reader_counters(state: &AdminState, counters: &mut Vec<PlainCounter>) {
+    let reader = state.reader.stats();
+    let all = [
+        (
+            "remote_cache_hits",
+            "Reads of the store answered from memory",
+            reader.hits,
+        ),
+        (
+            "remote_cache_misses",
+            "Reads of the store that waited for a download",
+            reader.misses,
+        ),
+        (
+            "remote_download_bytes",
+            "Bytes downloaded from the store",
+            reader.download_bytes,
+        ),
+        (
+            "remote_download_failures",
+            "Downloads that failed",
+            reader.failures,
+        ),
+        (
+            "remote_corrupt",
+            "Downloads whose bytes were damaged",
+            reader.corrupt,
+        ),
+    ];
+    counters.extend(all.map(|(name, help, value)| plain(name, help, None, value)));
+}
+
+fn plain(name: &str, help: &'static str, group: Option<u32>, value: u64) -> PlainCounter {
+    PlainCounter {
+        name: name.to_owned(),
+        help,
+        group,
+        value,
+    }
 }
 
 fn reading(state: &AdminState) -> Reading {

@@ -38,6 +38,18 @@ fn topic_of(broker: &Broker, name: &StrBytes, id: WireUuid, by_id: bool) -> Opti
     })
 }
 
+/// A member of the consumer group, or a client that only stores offsets.
+fn committer_of(request: &OffsetCommitRequest) -> Committer {
+    if request.generation_id_or_member_epoch < 0 && request.member_id.is_empty() {
+        return Committer::Simple;
+    }
+    Committer::Member {
+        generation: request.generation_id_or_member_epoch,
+        member: MemberId::new(request.member_id.as_str()),
+        instance: instance_of(request.group_instance_id.as_ref()),
+    }
+}
+
 /// Answers OffsetCommit. Topics go by name up to version 9, by id from 10 on.
 pub(super) async fn commit(
     broker: &Broker,
@@ -46,16 +58,7 @@ pub(super) async fn commit(
 ) -> OffsetCommitResponse {
     let by_id = version >= 10;
     let group = ConsumerGroupName::new(request.group_id.as_str());
-    let simple = request.generation_id_or_member_epoch < 0 && request.member_id.is_empty();
-    let committer = if simple {
-        Committer::Simple
-    } else {
-        Committer::Member {
-            generation: request.generation_id_or_member_epoch,
-            member: MemberId::new(request.member_id.as_str()),
-            instance: instance_of(request.group_instance_id.as_ref()),
-        }
-    };
+    let committer = committer_of(&request);
     let unknown = if by_id {
         ErrorCode::UnknownTopicId
     } else {

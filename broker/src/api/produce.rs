@@ -173,7 +173,7 @@ fn check(
         .router
         .leader_of(partition)
         .map_err(|error| (route_code(error), None))?;
-    let invalid = |error: BatchError| (ErrorCode::from(error.clone()), Some(error.to_string()));
+    let invalid = |error: BatchError| (ErrorCode::from(error), Some(error.to_string()));
     let Some(records) = records.filter(|records| !records.is_empty()) else {
         return Err((
             ErrorCode::InvalidRecord,

@@ -15,9 +15,9 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 use tidelog_env::Disk;
 use tidelog_env::disk::OpenMode;
+use tokio::time::Instant;
 
 /// Dir and body below this are copied beside their header: a slice costs the kernel more than such a copy.
 const COPY_BELOW: usize = 1024;

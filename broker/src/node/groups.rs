@@ -189,6 +189,25 @@ impl Starter<'_> {
             .map(|(_, outcome)| outcome)
             .map_err(|error| StartError::Metadata(error.to_string()))
     }
+
+    async fn data_group(
+        &self,
+        id: PlacementGroupId,
+        store: &NodeStore,
+        groups: usize,
+    ) -> Result<DataGroup, StartError> {
+        let machine = DataMachine::new(self.identity.cluster, id);
+        let group = self.start_group(id, machine, groups).await?;
+        let config = DataGroupConfig {
+            disk_cache_bytes: 64 << 20,
+            ..DataGroupConfig::default()
+        };
+        let reader = Arc::clone(&store.reader);
+        let clock = Arc::clone(&self.world.clock);
+        Ok(DataGroup::start(
+            id, config, group, reader, clock, self.tasks,
+        ))
+    }
 }
 
 pub(super) async fn start(
@@ -213,21 +232,7 @@ pub(super) async fn start(
     let mut data = BTreeMap::new();
     let mut offloads = BTreeMap::new();
     for id in &ids {
-        let machine = DataMachine::new(identity.cluster, *id);
-        let group = starter.start_group(*id, machine, ids.len()).await?;
-        let group_config = DataGroupConfig {
-            disk_cache_bytes: 64 << 20,
-            ..DataGroupConfig::default()
-        };
-        let reader = Arc::clone(&store.reader);
-        let group = DataGroup::start(
-            *id,
-            group_config,
-            group,
-            reader,
-            Arc::clone(&world.clock),
-            tasks,
-        );
+        let group = starter.data_group(*id, store, ids.len()).await?;
         let offload_config = OffloadConfig {
             cut_bytes: config.tier.cut_bytes,
             cut_interval: Duration::from_millis(config.tier.cut_interval_ms),

@@ -82,6 +82,16 @@ impl Metrics {
     /// The page at /metrics: counters as they are, gauges from `reading`.
     #[must_use]
     pub fn render(&self, reading: &Reading, counters: &[PlainCounter]) -> String {
+        self.set_gauges(reading);
+        self.set_topics(reading);
+        let page = self.encode();
+        let mut text = page.trim_end().trim_end_matches("# EOF").to_owned();
+        write_counters(&mut text, counters);
+        text.push_str("# EOF\n");
+        text
+    }
+
+    fn set_gauges(&self, reading: &Reading) {
         let gauges = &self.gauges;
         gauges
             .topics
@@ -124,6 +134,10 @@ impl Metrics {
                 .get_or_create(&label)
                 .set(signed(group.malformed));
         }
+    }
+
+    fn set_topics(&self, reading: &Reading) {
+        let gauges = &self.gauges;
         // A deleted topic must not stay on the page.
         gauges.topic_records.clear();
         gauges.topic_remote_bytes.clear();
@@ -145,29 +159,28 @@ impl Metrics {
                 .get_or_create(&label)
                 .set(signed(topic.local_bytes));
         }
-        let page = self.encode();
-        let mut text = page.trim_end().trim_end_matches("# EOF").to_owned();
-        let mut last = "";
-        for counter in sorted(counters) {
-            if counter.name != last {
-                let _written = write!(
-                    text,
-                    "# HELP tidelog_{0} {1}.\n# TYPE tidelog_{0} counter\n",
-                    counter.name, counter.help
-                );
-            }
-            let label = counter
-                .group
-                .map(|group| format!("{{group=\"{group}\"}}"))
-                .unwrap_or_default();
-            let _written = writeln!(
+    }
+}
+
+fn write_counters(text: &mut String, counters: &[PlainCounter]) {
+    let mut last = "";
+    for counter in sorted(counters) {
+        if counter.name != last {
+            let _written = write!(
                 text,
-                "tidelog_{}_total{label} {}",
-                counter.name, counter.value
+                "# HELP tidelog_{0} {1}.\n# TYPE tidelog_{0} counter\n",
+                counter.name, counter.help
             );
-            last = &counter.name;
         }
-        text.push_str("# EOF\n");
-        text
+        let label = counter
+            .group
+            .map(|group| format!("{{group=\"{group}\"}}"))
+            .unwrap_or_default();
+        let _written = writeln!(
+            text,
+            "tidelog_{}_total{label} {}",
+            counter.name, counter.value
+        );
+        last = &counter.name;
     }
 }

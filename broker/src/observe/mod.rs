@@ -168,7 +168,13 @@ impl Gauges {
             task_panics: Gauge::default(),
             uptime_seconds: Gauge::default(),
         };
-        let g = &gauges;
+        gauges.register_all(registry);
+        gauges.register_topics(registry);
+        gauges
+    }
+
+    fn register_all(&self, registry: &mut Registry) {
+        let g = self;
         registry.register("cluster_topics", "Topics", g.topics.clone());
         registry.register("cluster_partitions", "Partitions", g.partitions.clone());
         registry.register(
@@ -212,6 +218,20 @@ impl Gauges {
             g.malformed_commands.clone(),
         );
         registry.register(
+            "task_panics",
+            "Background tasks that panicked since the start",
+            g.task_panics.clone(),
+        );
+        registry.register(
+            "uptime_seconds",
+            "Seconds since the start",
+            g.uptime_seconds.clone(),
+        );
+    }
+
+    fn register_topics(&self, registry: &mut Registry) {
+        let g = self;
+        registry.register(
             "topic_records",
             "Records between log start and high watermark",
             g.topic_records.clone(),
@@ -226,16 +246,5 @@ impl Gauges {
             "Bytes of batches in local logs",
             g.topic_local_bytes.clone(),
         );
-        registry.register(
-            "task_panics",
-            "Background tasks that panicked since the start",
-            g.task_panics.clone(),
-        );
-        registry.register(
-            "uptime_seconds",
-            "Seconds since the start",
-            g.uptime_seconds.clone(),
-        );
-        gauges
     }
 }

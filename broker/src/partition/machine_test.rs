@@ -165,11 +165,14 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     proptest::collection::vec(act, 1..80)
 }
 
+/// The next sequence, and the last batch: its base sequence, records, base offset.
+type Sequences = (i32, Option<(i32, u32, i64)>);
+
 /// What the world must look like: next offset per partition, and per producer its next sequence and last batch.
 #[derive(Default)]
 struct Model {
     next: BTreeMap<PartitionId, i64>,
-    producers: BTreeMap<(PartitionId, i64), (i32, Option<(i32, u32, i64)>)>,
+    producers: BTreeMap<(PartitionId, i64), Sequences>,
 }
 
 impl Model {

@@ -76,7 +76,7 @@ impl PendingAppend {
     /// # Errors
     /// [`AppendFailure`]; its `may_have_happened` says whether the records may still become visible.
     pub async fn outcome(self) -> Outcomes {
-        self.0.await.unwrap_or_else(|_| Err(ProposeError::Unknown))
+        self.0.await.unwrap_or(Err(ProposeError::Unknown))
     }
 }
 

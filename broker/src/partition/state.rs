@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::command::BatchDescriptor;
 use super::index::{HotIndex, IndexEntry, LogExtent};
 use super::producers::{Producers, SequenceCheck};
-use tidelog_model::{LeaderEpoch, LogId, Offset, PartitionId, ProducerId, TimestampMs};
+use tidelog_model::{LeaderEpoch, LogId, Offset, PartitionId, ProducerId, Sequence, TimestampMs};
 use tidelog_tiering::manifest::{EpochStart, PartitionManifest, ProducerBatch, SegmentEntry};
 
 /// Why a batch was refused; nothing of it was appended.
@@ -133,6 +133,37 @@ impl PartitionState {
         }
     }
 
+    /// The outcome of a batch that is not to be appended: it is there already, or its sequence does not fit.
+    fn without_append(
+        &self,
+        batch: &BatchDescriptor,
+        last_sequence: Sequence,
+    ) -> Option<AppendOutcome> {
+        if batch.producer_id == ProducerId::NONE {
+            return None;
+        }
+        let check = self.producers.check(
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.base_sequence,
+            last_sequence,
+        );
+        match check {
+            SequenceCheck::Next => None,
+            SequenceCheck::Duplicate(seen) => Some(AppendOutcome::Duplicate(Appended {
+                base_offset: seen.base_offset,
+                append_time: seen.append_time,
+                log_start: self.log_start,
+            })),
+            SequenceCheck::StaleEpoch => {
+                Some(AppendOutcome::Refused(AppendError::StaleProducerEpoch))
+            }
+            SequenceCheck::OutOfOrder => {
+                Some(AppendOutcome::Refused(AppendError::OutOfOrderSequence))
+            }
+        }
+    }
+
     /// Applies one batch: checks its sequence, gives it the next offsets, remembers it.
     pub fn append(
         &mut self,
@@ -142,29 +173,8 @@ impl PartitionState {
     ) -> AppendOutcome {
         let count = i32::try_from(batch.records).unwrap_or(i32::MAX);
         let last_sequence = batch.base_sequence.plus(count - 1);
-        if batch.producer_id != ProducerId::NONE {
-            let check = self.producers.check(
-                batch.producer_id,
-                batch.producer_epoch,
-                batch.base_sequence,
-                last_sequence,
-            );
-            match check {
-                SequenceCheck::Next => {}
-                SequenceCheck::Duplicate(seen) => {
-                    return AppendOutcome::Duplicate(Appended {
-                        base_offset: seen.base_offset,
-                        append_time: seen.append_time,
-                        log_start: self.log_start,
-                    });
-                }
-                SequenceCheck::StaleEpoch => {
-                    return AppendOutcome::Refused(AppendError::StaleProducerEpoch);
-                }
-                SequenceCheck::OutOfOrder => {
-                    return AppendOutcome::Refused(AppendError::OutOfOrderSequence);
-                }
-            }
+        if let Some(outcome) = self.without_append(batch, last_sequence) {
+            return outcome;
         }
         let base_offset = self.next_offset;
         let append_time = if batch.log_append_time {
