@@ -5,6 +5,7 @@
 //! `cargo run --release -p tidelog --example group_log_bench -- DIR [ENTRY_KIB 64] [WINDOW 16] [MIB_PER_ROUND 256] [ROUNDS 5]`
 
 #![allow(clippy::print_stdout, reason = "a program of the command line")]
+#![allow(clippy::disallowed_methods, reason = "it measures the real world")]
 
 use anyhow::Context;
 use bytes::Bytes;

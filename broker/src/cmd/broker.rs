@@ -19,7 +19,12 @@ pub(crate) struct BrokerArgs {
 
 /// Runs until a signal.
 pub(crate) async fn run(args: BrokerArgs) -> ExitCode {
-    let text = match std::fs::read_to_string(&args.config) {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the file is read before there is a world to hand in"
+    )]
+    let read = std::fs::read_to_string(&args.config);
+    let text = match read {
         Ok(text) => text,
         Err(error) => {
             return super::usage(&format!("config file {}: {error}", args.config.display()));
