@@ -87,6 +87,7 @@ impl Source {
         parts.any(|part| part == "tests" || part == "benches")
             || name == "tests.rs"
             || name.ends_with("_tests.rs")
+            || name.ends_with("_test.rs")
     }
 }
 
