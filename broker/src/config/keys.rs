@@ -163,7 +163,7 @@ pub const KEYS: &[Key] = &[
     key(
         "log.cache-bytes",
         Kind::Number,
-        "134217728",
+        "100663296",
         "Memory for the newest log entries over all groups, bytes.",
     ),
     key(
@@ -193,7 +193,7 @@ pub const KEYS: &[Key] = &[
     key(
         "tier.cache-bytes",
         Kind::Number,
-        "134217728",
+        "67108864",
         "Memory for what was read back from the store, bytes.",
     ),
     key(

@@ -1,4 +1,4 @@
-//! Spare files: zero-filled ahead of need, recycled after a purge.
+//! Spare files: zero-filled ahead of need (under load: reserved), recycled after a purge.
 //!
 //! Owns: `.spare` and `.tmp` names of a group's directory, and purged log files on their way to them.
 //! Not here: what is written into a file (`writer.rs`).
@@ -62,6 +62,18 @@ enum Pace {
     Background,
     /// At once.
     Now,
+}
+
+/// How the filling of a file goes on after a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Zeroing {
+    /// With the next chunk.
+    GoOn,
+    /// Not at all: the log closes, or a purged file can be had instead.
+    Stop,
+    /// The writer is faster: reserve the rest. Such a file costs the journal of the file system a little at each sync,
+    /// zeroing it would cost the disk as much as the log itself.
+    Hurry,
 }
 
 impl FilePool {
@@ -328,25 +340,38 @@ impl FilePool {
                 file.sync_data()?;
                 synced = position;
             }
-            if pace == Pace::Background && !self.pause(position) {
-                return Ok(false);
+            if pace == Pace::Background {
+                match self.pause(position) {
+                    Zeroing::GoOn => {}
+                    Zeroing::Stop => return Ok(false),
+                    Zeroing::Hurry => {
+                        file.reserve(self.file_bytes)?;
+                        break;
+                    }
+                }
             }
         }
         file.sync_data()?;
         Ok(true)
     }
 
-    /// Waits a little while the zeroing is well ahead of the writer. `false` when it should stop.
-    fn pause(&self, done: u64) -> bool {
+    /// Waits a little while the zeroing is well ahead of the writer. Under load, where it would take half of the disk
+    /// to keep ahead, the rest of the file is only reserved.
+    fn pause(&self, done: u64) -> Zeroing {
         let done_permille = done.saturating_mul(1000) / self.file_bytes;
         let mut inner = self.inner.lock();
-        if !inner.wanted
-            && !inner.closing
-            && done_permille > 2 * self.active_permille.load(Ordering::Relaxed)
-        {
+        let ahead = done_permille > 2 * self.active_permille.load(Ordering::Relaxed);
+        if !inner.wanted && !inner.closing && ahead {
             self.changed.wait_for(&mut inner, PACE);
         }
+        let hurry = inner.wanted || !ahead;
         drop(inner);
-        !self.interrupted(Pace::Background)
+        if self.interrupted(Pace::Background) {
+            Zeroing::Stop
+        } else if hurry {
+            Zeroing::Hurry
+        } else {
+            Zeroing::GoOn
+        }
     }
 }

@@ -199,7 +199,7 @@ impl Starter<'_> {
         let machine = DataMachine::new(self.identity.cluster, id);
         let group = self.start_group(id, machine, groups).await?;
         let config = DataGroupConfig {
-            disk_cache_bytes: 64 << 20,
+            disk_cache_bytes: 32 << 20,
             ..DataGroupConfig::default()
         };
         let reader = Arc::clone(&store.reader);

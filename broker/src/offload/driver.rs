@@ -7,7 +7,7 @@
 //! the next try begins from the committed state, whatever the failed one left behind.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::error::OffloadError;
@@ -63,6 +63,8 @@ pub struct OffloadProgress {
     pub bytes_uploaded: AtomicU64,
     /// Steps that failed since the start.
     pub steps_failed: AtomicU64,
+    /// Flushes that wait now.
+    pub flushes_waiting: AtomicUsize,
     last_error: Mutex<Option<String>>,
 }
 
@@ -133,6 +135,7 @@ impl Offload {
     /// Moves everything committed so far into the store; with `trim_local` also drops it locally. Waits as long as it
     /// takes: the caller sets the deadline, and dropping the future leaves the work going on.
     pub async fn flush(&self, trim_local: bool) -> FlushOutcome {
+        let _counted = Counted::new(&self.progress.flushes_waiting);
         let (done, outcome) = oneshot::channel();
         let flush = Flush {
             trim_local,
@@ -149,6 +152,22 @@ impl Offload {
     #[must_use]
     pub fn progress(&self) -> &OffloadProgress {
         &self.progress
+    }
+}
+
+/// Counts for as long as it lives, also when the caller gives up.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -262,6 +281,7 @@ impl Driver {
             store: &self.store,
             clock: self.clock.as_ref(),
             random: self.random.as_ref(),
+            flushes: &self.progress.flushes_waiting,
         };
         let segments = uploader.upload(frozen).await?;
         let count = segments.len() as u64;

@@ -3,6 +3,9 @@
 //! Owns: grouping partitions into objects, and the bound on memory while doing so (one object at a time).
 //! Not here: the object format (`tidelog_tiering::format`), retries of store calls (`tidelog_tiering::store`).
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
 use super::error::OffloadError;
 use crate::datagroup::DataGroup;
 use crate::partition::{Frozen, IndexEntry, PartitionState};
@@ -12,9 +15,14 @@ use tidelog_tiering::format::ObjectBuilder;
 use tidelog_tiering::key;
 use tidelog_tiering::manifest::{ObjectId, SegmentEntry};
 use tidelog_tiering::store::TierStore;
+use tokio::time::Instant;
 
 /// Bytes of batches in one object at most; also what an upload holds in memory.
-const OBJECT_BYTES_MAX: u64 = 64 << 20;
+const OBJECT_BYTES_MAX: u64 = 32 << 20;
+/// Uploads run at least at this rate while nobody waits for them: 64 MiB/s, about a tenth of a local disk.
+const PACE_BYTES_PER_SECOND: u64 = 64 << 20;
+/// ... and faster the more waits: what lies behind is to be gone within this time, so the lag cannot grow for ever.
+const DRAIN_SECONDS: u64 = 60;
 /// A partition with this many bytes in a cut gets objects of its own: readers of it then read nothing else.
 const OWN_OBJECT_BYTES_MIN: u64 = 16 << 20;
 /// Bytes read from the hot tail at once.
@@ -26,12 +34,15 @@ pub(super) struct Uploader<'a> {
     pub(super) store: &'a TierStore,
     pub(super) clock: &'a dyn Clock,
     pub(super) random: &'a dyn Random,
+    /// Flushes that wait: while there are any, no pauses (else appends and tail reads go first, R18).
+    pub(super) flushes: &'a AtomicUsize,
 }
 
 struct Open {
     builder: ObjectBuilder,
     id: ObjectId,
     bytes: u64,
+    begun: Instant,
 }
 
 impl Uploader<'_> {
@@ -152,6 +163,7 @@ impl Uploader<'_> {
             builder: ObjectBuilder::new(id),
             id,
             bytes: 0,
+            begun: Instant::now(),
         }
     }
 
@@ -171,6 +183,33 @@ impl Uploader<'_> {
             .put_object(&key::data(&open.id), built.chunks)
             .await?;
         segments.extend(built.segments);
+        if self.flushes.load(Ordering::Relaxed) == 0 {
+            let lag = self
+                .group
+                .group()
+                .read(|machine| machine.partitions().untiered_bytes());
+            tokio::time::sleep_until(open.begun + pace(open.bytes, lag)).await;
+        }
         Ok(())
+    }
+}
+
+/// How long an object of `bytes` should take while `lag` bytes wait.
+fn pace(bytes: u64, lag: u64) -> Duration {
+    let rate = PACE_BYTES_PER_SECOND + lag / DRAIN_SECONDS;
+    Duration::from_millis(bytes.saturating_mul(1000) / rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves that a small lag is moved at the base rate and that a large one is moved within the drain time.
+    #[test]
+    fn pace_follows_the_lag() {
+        assert_eq!(pace(PACE_BYTES_PER_SECOND, 0), Duration::from_millis(1_000));
+        let lag = 60 * PACE_BYTES_PER_SECOND;
+        assert_eq!(pace(PACE_BYTES_PER_SECOND, lag), Duration::from_millis(500));
+        assert!(pace(lag, lag) <= Duration::from_secs(DRAIN_SECONDS));
     }
 }

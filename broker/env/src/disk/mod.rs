@@ -80,6 +80,21 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Writes all slices back to back at `position`, in one system call where the count allows it. After an error the
     /// range holds old bytes, new bytes, or a mix.
     fn write_all_at(&self, slices: &[IoSlice<'_>], position: u64) -> io::Result<()>;
+    /// Makes the file at least `length` long and takes the room for it, so that a later write inside it does not fail for
+    /// lack of room; what was not written reads as zeros. Durable after `sync_data`. Writes zeros where the disk has no
+    /// better way.
+    fn reserve(&self, length: u64) -> io::Result<()> {
+        const CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
+        let mut position = self.length()?;
+        while position < length {
+            let take = usize::try_from(length - position)
+                .unwrap_or(CHUNK.len())
+                .min(CHUNK.len());
+            self.write_all_at(&[IoSlice::new(&CHUNK[..take])], position)?;
+            position += take as u64;
+        }
+        Ok(())
+    }
     /// Makes the bytes (and the length) durable. After an error nobody knows which bytes are: they must not be
     /// acknowledged, and calling it again proves nothing.
     fn sync_data(&self) -> io::Result<()>;

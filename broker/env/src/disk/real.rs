@@ -133,6 +133,11 @@ impl DiskFile for RealFile {
         Ok(())
     }
 
+    fn reserve(&self, length: u64) -> io::Result<()> {
+        let flags = rustix::fs::FallocateFlags::empty();
+        Ok(rustix::fs::fallocate(&self.0, flags, 0, length)?)
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
     }
