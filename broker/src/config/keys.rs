@@ -158,7 +158,7 @@ pub const KEYS: &[Key] = &[
         "log.file-bytes",
         Kind::Number,
         "67108864",
-        "Size of one log file, bytes (1 MiB to 1 GiB).",
+        "Size of one log file, bytes (8 MiB to 1 GiB).",
     ),
     key(
         "log.cache-bytes",

@@ -92,9 +92,9 @@ impl Config {
                 self.kafka.default_partitions
             ));
         }
-        if !((1 << 20)..=(1 << 30)).contains(&self.log.file_bytes) {
+        if !((8 << 20)..=(1 << 30)).contains(&self.log.file_bytes) {
             return wrong(format!(
-                "log.file-bytes = {}: between 1048576 and 1073741824",
+                "log.file-bytes = {}: between 8388608 and 1073741824 (a quarter of it must hold the largest batch)",
                 self.log.file_bytes
             ));
         }

@@ -14,7 +14,7 @@ use tidelog_tiering::manifest::SegmentEntry;
 use tidelog_tiering::reader::ReadError;
 
 /// How often a read is planned anew when its bytes move from the log to the object store under its hands.
-const PLANS_MAX: usize = 4;
+pub(super) const PLANS_MAX: usize = 8;
 /// Segments named to the remote reader ahead, for prefetch across segment borders.
 const SEGMENTS_AHEAD: usize = 2;
 

@@ -6,7 +6,7 @@
 //! nothing can match.
 
 use super::handle::DataGroup;
-use super::read::FetchError;
+use super::read::{FetchError, PLANS_MAX};
 use crate::partition::PartitionState;
 use tidelog_model::batch::RecordBatch;
 use tidelog_model::{Offset, PartitionId, TimestampMs};
@@ -56,6 +56,22 @@ impl DataGroup {
         partition: PartitionId,
         timestamp: TimestampMs,
     ) -> Result<Option<TimeLookup>, FetchError> {
+        for _ in 0..PLANS_MAX {
+            match self.find_once(partition, timestamp).await {
+                Err(FetchError::Moved) => {}
+                found => return found,
+            }
+        }
+        Err(FetchError::Moved)
+    }
+
+    /// One look over both tiers. [`FetchError::Moved`] when the tail was trimmed meanwhile: what was hot is in the store
+    /// now, and a search that went on would pass over it.
+    async fn find_once(
+        &self,
+        partition: PartitionId,
+        timestamp: TimestampMs,
+    ) -> Result<Option<TimeLookup>, FetchError> {
         let places = self.group().read(|machine| {
             machine
                 .partitions()
@@ -80,11 +96,15 @@ impl DataGroup {
         let mut from = places.log_start.max(places.hot_start);
         while from < places.high_watermark {
             let candidate = self.group().read(|machine| {
-                machine
+                let state = machine
                     .partitions()
                     .get(partition)
-                    .and_then(|state| state.hot.find_timestamp(from, timestamp))
-            });
+                    .ok_or(FetchError::UnknownPartition)?;
+                match state.hot.start() {
+                    Some(start) if start <= from => Ok(state.hot.find_timestamp(from, timestamp)),
+                    _ => Err(FetchError::Moved),
+                }
+            })?;
             let Some(entry) = candidate else {
                 return Ok(None);
             };

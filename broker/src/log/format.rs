@@ -19,7 +19,7 @@ pub(super) const FRAME_ALIGN: usize = 8;
 pub(super) const WRITE_ALIGN: u64 = 4096;
 /// The dir of an entry at most: what a reader takes into memory before a CRC says it is one. The directory of 1 MiB of
 /// batches of 70 bytes takes 0.6 MiB.
-pub(super) const DIR_BYTES_MAX: usize = 4 << 20;
+pub const DIR_BYTES_MAX: usize = 4 << 20;
 /// The only version.
 pub(super) const VERSION: u16 = 1;
 

@@ -25,6 +25,7 @@ mod writer;
 mod tests;
 
 pub use error::{LogError, LogFailure};
+pub use format::DIR_BYTES_MAX;
 pub use metrics::{BatchObservation, Counter, LogMetrics, LogObserver, NoObserver};
 pub use types::{
     AppendDone, EntryKind, FatalSignal, GroupLogConfig, LogEntry, LogEnv, LogState, Vote,
@@ -259,6 +260,13 @@ impl GroupLog {
             .iter()
             .map(|file| file.end.saturating_sub(FRAMES_START))
             .sum()
+    }
+
+    /// Bytes (dir and body) of one entry at most. Whoever proposes entries checks this first: one that is refused here
+    /// has passed Raft already, and ends the group.
+    #[must_use]
+    pub fn entry_bytes_max(&self) -> usize {
+        self.shared.config.entry_bytes_max
     }
 
     /// Entries from here on are in memory: reading them touches no disk.

@@ -93,15 +93,12 @@ impl Starter<'_> {
             self.identity.raft_node,
         );
         let is_metadata = id == PlacementGroupId::METADATA;
-        // Metadata changes are few and small.
-        config.file_bytes = if is_metadata {
-            4 << 20
+        // Metadata changes are few and small, but the largest request must fit an entry (a quarter of a file).
+        config = config.with_file_bytes(if is_metadata {
+            16 << 20
         } else {
             self.config.log.file_bytes
-        };
-        config.entry_bytes_max = config
-            .entry_bytes_max
-            .min(usize::try_from(config.file_bytes / 4).unwrap_or(1 << 20));
+        });
         config.cache_bytes = if is_metadata {
             1 << 20
         } else {

@@ -29,6 +29,8 @@ const RETRY_PAUSE_MIN: Duration = Duration::from_millis(200);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(15);
 /// How often an idle driver looks whether a cut is due. Flushes and new leadership wake it at once.
 const TICK: Duration = Duration::from_millis(250);
+/// Bytes of other entries for which a cut is worth it at least: a cut writes some itself.
+const GROWN_BYTES_MIN: u64 = 4 << 20;
 /// Flush requests that may wait per group.
 const FLUSHES_MAX: usize = 64;
 
@@ -125,6 +127,7 @@ impl Offload {
                     waiting: Vec::new(),
                     trimmed: None,
                     cut_due_at: Instant::now() + config.cut_interval,
+                    written_at_cut: 0,
                 };
                 driver.run(&mut requests).await;
             }
@@ -182,6 +185,8 @@ struct Driver {
     /// Cut up to which the log was trimmed, and whether nothing was left local.
     trimmed: Option<(LogIndex, bool)>,
     cut_due_at: Instant,
+    /// Bytes written into the log when the newest cut was made; 0 after a start.
+    written_at_cut: u64,
 }
 
 impl Driver {
@@ -238,11 +243,16 @@ impl Driver {
             )
         });
         self.answer_flushes(&stage, untiered);
-        let due = !self.waiting.is_empty()
+        let written = self.group.group().log().metrics().bytes.get();
+        let grown = written.saturating_sub(self.written_at_cut)
+            >= self.config.cut_bytes.max(GROWN_BYTES_MIN);
+        let due = grown
+            || !self.waiting.is_empty()
             || bytes >= self.config.cut_bytes
             || Instant::now() >= self.cut_due_at;
         let wish = Wish {
             untiered,
+            grown,
             due,
             trimmed: self.is_trimmed(&stage),
         };
@@ -251,6 +261,7 @@ impl Driver {
             Step::Cut => {
                 self.cut_due_at = Instant::now() + self.config.cut_interval;
                 self.commit(PartitionCommand::Cut).await?;
+                self.written_at_cut = self.group.group().log().metrics().bytes.get();
             }
             Step::Upload(frozen) => self.upload(&frozen).await?,
             Step::Publish(frozen) => {

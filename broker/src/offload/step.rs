@@ -27,6 +27,8 @@ pub(super) enum Step {
 pub(super) struct Wish {
     /// There are records that are in no committed segment.
     pub(super) untiered: bool,
+    /// The log has grown by other entries (commits, deletions) enough for a checkpoint to be worth it.
+    pub(super) grown: bool,
     /// Enough bytes or time have gathered, or somebody asked.
     pub(super) due: bool,
     /// The published cut was already trimmed as far as it should be.
@@ -42,7 +44,7 @@ pub(super) fn next(stage: &CutStage, wish: Wish) -> Step {
         CutStage::Uploaded(frozen) => Step::Publish(Arc::clone(frozen)),
         CutStage::Published(frozen) if !wish.trimmed => Step::Trim(Arc::clone(frozen)),
         CutStage::Published(_) | CutStage::None => {
-            if wish.due && wish.untiered {
+            if wish.due && (wish.untiered || wish.grown) {
                 Step::Cut
             } else {
                 Step::Wait
@@ -81,13 +83,14 @@ mod tests {
     /// Proves the whole table: whatever is wished, data comes before commit before publish before trim before a new cut.
     #[test]
     fn order_of_steps() {
-        for bits in 0..8u8 {
+        for bits in 0..16u8 {
             let wish = Wish {
                 untiered: bits & 1 != 0,
                 due: bits & 2 != 0,
                 trimmed: bits & 4 != 0,
+                grown: bits & 8 != 0,
             };
-            let cut_or_wait = if wish.untiered && wish.due {
+            let cut_or_wait = if (wish.untiered || wish.grown) && wish.due {
                 "cut"
             } else {
                 "wait"

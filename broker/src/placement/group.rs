@@ -239,6 +239,7 @@ impl Core {
         peers: Arc<dyn PeerNetwork>,
     ) -> Result<Self, PlacementError> {
         let raft_config = Arc::new(config.check()?);
+        let entry_bytes_max = log.entry_bytes_max();
         let group = config.group;
         let applied = machine.applied();
         let store = MachineStore::open(machine, log.clone())
@@ -268,7 +269,7 @@ impl Core {
             observer: observer.clone(),
             in_flight: InFlight::new(config.in_flight_count_max, config.in_flight_bytes_max),
             tasks: tasks.clone(),
-            entry_bytes_max: config.entry_bytes_max,
+            entry_bytes_max: entry_bytes_max.min(config.entry_bytes_max),
             deadline: config.propose_deadline,
         };
         Ok(Self {

@@ -9,6 +9,7 @@ use super::in_flight::{InFlight, Used};
 use super::leadership::Observer;
 use super::machine_store::MachineStore;
 use super::raft_types::{Reply, Types, from_raft};
+use crate::log::DIR_BYTES_MAX;
 use openraft::Raft;
 use openraft::errors::ClientWriteError;
 use openraft::raft::ClientWriteResult;
@@ -69,6 +70,13 @@ impl Proposer {
             return Err(ProposeError::TooLarge {
                 bytes,
                 bytes_max: self.entry_bytes_max,
+            });
+        }
+        // The log refuses what its frame cannot say; by then the group would be lost.
+        if command.dir.len() > DIR_BYTES_MAX {
+            return Err(ProposeError::TooLarge {
+                bytes: command.dir.len(),
+                bytes_max: DIR_BYTES_MAX,
             });
         }
         let slot = self

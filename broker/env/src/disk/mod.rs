@@ -84,7 +84,7 @@ pub trait DiskFile: Send + Sync + 'static {
     /// lack of room; what was not written reads as zeros. Durable after `sync_data`. Writes zeros where the disk has no
     /// better way.
     fn reserve(&self, length: u64) -> io::Result<()> {
-        const CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
+        static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
         let mut position = self.length()?;
         while position < length {
             let take = usize::try_from(length - position)

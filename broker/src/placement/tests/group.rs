@@ -1,6 +1,8 @@
 //! One voter: proposals, order, limits, restarts, checkpoints, the end.
 
 use super::*;
+use crate::log::DIR_BYTES_MAX;
+use bytes::Bytes;
 use futures::future::join_all;
 use tokio::time::Instant;
 
@@ -104,6 +106,28 @@ async fn outcomes_go_to_their_proposers() {
     for proposer in join_all(proposers).await {
         proposer.expect("no proposer panicked");
     }
+    group.stop().await;
+}
+
+/// Proves that what the log could not write is refused before Raft takes it: such an entry would end the group.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_log_cannot_hold_is_refused() {
+    let disk = MemoryDisk::new();
+    let home = Home::in_memory(&disk);
+    let group = home
+        .lead_with(home.config(), Values::new(Cuts::Latest))
+        .await;
+    let bytes_max = group.log().entry_bytes_max();
+    let directory = Command::new(vec![0; DIR_BYTES_MAX + 1].into(), Bytes::new());
+    let body = Command::new(Bytes::from_static(&[0; 8]), vec![0; bytes_max].into());
+    for command in [directory, body] {
+        let refused = group.propose(command).await.expect_err("too large");
+        assert!(
+            matches!(refused, ProposeError::TooLarge { .. }),
+            "{refused:?}"
+        );
+    }
+    assert!(group.propose(add(1, 0)).await.is_ok(), "the group lives");
     group.stop().await;
 }
 
