@@ -60,6 +60,10 @@ impl Rig {
     }
 
     async fn start(&self) -> Running {
+        self.start_with(u64::MAX).await
+    }
+
+    async fn start_with(&self, cut_bytes: u64) -> Running {
         let tasks = Tasks::new();
         let random = SystemRandom::seeded(3);
         let node = RaftNodeId::new(7);
@@ -107,7 +111,7 @@ impl Rig {
             &tasks,
         );
         let config = OffloadConfig {
-            cut_bytes: u64::MAX,
+            cut_bytes,
             cut_interval: Duration::from_secs(3_600),
             local_bytes: 0,
         };
@@ -274,6 +278,54 @@ async fn flush_moves_and_trims() {
     running.flush(true).await;
     assert_eq!(running.published().await, 2);
     running.check(0, 205).await;
+    running.crash().await;
+}
+
+/// Proves that a log which only deletions have made useless is given free too: nothing is left to tier, yet a cut is made
+/// and the local log shrinks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_without_untiered_records_is_freed() {
+    let rig = Rig::new();
+    let running = rig.start_with(32 << 20).await;
+    running.create(0).await;
+    // 40 MB of batches with long values, past the bytes that make a cut due.
+    let value = vec![7u8; 500_000];
+    let mut last = None;
+    for n in 0..80 {
+        let mut builder = BatchBuilder::new(Codec::None);
+        builder
+            .append(TimestampMs::new(n), None, Some(&value), &[])
+            .unwrap();
+        let bytes = builder.build().unwrap();
+        let descriptor = BatchDescriptor {
+            partition: partition(if n < 40 { 0 } else { 1 }),
+            position: 0,
+            length: u32::try_from(bytes.len()).unwrap(),
+            records: 1,
+            producer_id: ProducerId::NONE,
+            producer_epoch: ProducerEpoch::new(-1),
+            log_append_time: false,
+            base_sequence: Sequence::new(-1),
+            first_timestamp: TimestampMs::new(n),
+            max_timestamp: TimestampMs::new(n),
+        };
+        let batch = AppendBatch { descriptor, bytes };
+        let pending = running.group.proposer().accept(vec![batch]).await.unwrap();
+        last = Some(pending.outcome().await.unwrap());
+    }
+    // Partition 1 was never created: half of the log are refused batches, which no segment ever holds.
+    assert!(matches!(last.unwrap()[0], AppendOutcome::Refused(_)));
+    let command = PartitionCommand::DeleteTopic(partition(0).topic);
+    running.group.propose(command).await.unwrap();
+    let freed = async {
+        while running.group.group().log().local_bytes() > 8 << 20 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(WITHIN, freed)
+        .await
+        .expect("the log shrinks without untiered records");
+    assert!(running.published().await >= 1);
     running.crash().await;
 }
 
