@@ -21,6 +21,18 @@ fn links_lead_somewhere() {
     none("links lead to files", &violations);
 }
 
+// Proves: the README's first command, `cargo run --release -- dev`, is not ambiguous: without a name cargo runs the one
+// program of the default member.
+#[test]
+fn the_first_command_has_one_program() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.contains("cargo run --release -- dev"));
+    let workspace = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    assert!(workspace.contains("default-members = [\"broker\"]"));
+    let broker = std::fs::read_to_string(root().join("broker/Cargo.toml")).unwrap();
+    assert!(!broker.contains("[[bin]]") && !root().join("broker/src/bin").exists());
+}
+
 /// Targets of `](…)` that are relative paths, without their anchors.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| {
