@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::error::OffloadError;
+use super::parts::parts;
 use super::publish;
 use super::step::{Step, Wish, next};
 use super::upload::Uploader;
@@ -295,19 +296,21 @@ impl Driver {
             flushes: &self.progress.flushes_waiting,
         };
         let segments = uploader.upload(frozen).await?;
-        let count = segments.len() as u64;
-        let bytes: u64 = segments.iter().map(|(_, segment)| segment.length).sum();
-        self.commit(PartitionCommand::Uploaded {
-            cut: frozen.at.index,
-            segments,
-        })
-        .await?;
-        self.progress
-            .segments_uploaded
-            .fetch_add(count, Ordering::Relaxed);
-        self.progress
-            .bytes_uploaded
-            .fetch_add(bytes, Ordering::Relaxed);
+        for segments in parts(segments, self.group.group().entry_bytes_max()) {
+            let count = segments.len() as u64;
+            let bytes: u64 = segments.iter().map(|(_, segment)| segment.length).sum();
+            self.commit(PartitionCommand::Uploaded {
+                cut: frozen.at.index,
+                segments,
+            })
+            .await?;
+            self.progress
+                .segments_uploaded
+                .fetch_add(count, Ordering::Relaxed);
+            self.progress
+                .bytes_uploaded
+                .fetch_add(bytes, Ordering::Relaxed);
+        }
         Ok(())
     }
 

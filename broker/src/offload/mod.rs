@@ -7,6 +7,7 @@
 mod driver;
 mod error;
 mod metadata;
+mod parts;
 mod publish;
 mod step;
 mod upload;

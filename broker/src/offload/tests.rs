@@ -1,6 +1,8 @@
 //! Offload over a real log and a store that fails on command: whatever step a crash or a lost reply hits, the next start
 //! goes on from the committed state, nothing is lost, and no reader sees a hole.
 
+use super::parts::parts;
+use super::upload::Uploader;
 use super::{FlushOutcome, Offload, OffloadConfig};
 use crate::datagroup::{DataGroup, DataGroupConfig, DataMachine};
 use crate::log::{GroupLog, GroupLogConfig, LogEnv, NoObserver};
@@ -8,8 +10,10 @@ use crate::partition::{
     AppendBatch, AppendOutcome, BatchDescriptor, CutStage, PartitionCommand, PartitionOutcome,
 };
 use crate::placement::{Group, GroupConfig, Member, NoPeers};
+use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use tidelog_env::disk::RealDisk;
 use tidelog_env::{SystemClock, SystemRandom, Tasks};
@@ -41,6 +45,7 @@ fn partition(index: i32) -> PartitionId {
 
 struct Rig {
     dir: tempfile::TempDir,
+    memory: Arc<InMemory>,
     faulty: FaultyStore,
 }
 
@@ -53,10 +58,22 @@ struct Running {
 
 impl Rig {
     fn new() -> Self {
+        let memory = Arc::new(InMemory::new());
         Self {
             dir: tempfile::tempdir().unwrap(),
-            faulty: FaultyStore::new(Arc::new(InMemory::new())),
+            faulty: FaultyStore::new(Arc::clone(&memory) as Arc<dyn ObjectStore>),
+            memory,
         }
+    }
+
+    fn store(&self, over: Arc<dyn ObjectStore>) -> TierStore {
+        let limits = StoreLimits {
+            try_timeout: Duration::from_millis(300),
+            tries_max: 2,
+            ..StoreLimits::default()
+        };
+        let root = object_store::path::Path::default();
+        TierStore::new(over, &root, cluster(), SystemRandom::seeded(3), limits)
     }
 
     async fn start(&self) -> Running {
@@ -64,12 +81,16 @@ impl Rig {
     }
 
     async fn start_with(&self, cut_bytes: u64) -> Running {
+        self.start_bounded(cut_bytes, 1 << 20).await
+    }
+
+    async fn start_bounded(&self, cut_bytes: u64, entry_bytes_max: usize) -> Running {
         let tasks = Tasks::new();
         let random = SystemRandom::seeded(3);
         let node = RaftNodeId::new(7);
         let mut log = GroupLogConfig::new(self.dir.path().join("1"), cluster(), GROUP, node);
         log.file_bytes = 4 << 20;
-        log.entry_bytes_max = 1 << 20;
+        log.entry_bytes_max = entry_bytes_max;
         let env = LogEnv {
             disk: RealDisk::shared(),
             random: Arc::clone(&random),
@@ -88,18 +109,7 @@ impl Rig {
             .await
             .unwrap();
         group.wait_leader(WITHIN).await.unwrap();
-        let limits = StoreLimits {
-            try_timeout: Duration::from_millis(300),
-            tries_max: 2,
-            ..StoreLimits::default()
-        };
-        let store = TierStore::new(
-            Arc::new(self.faulty.clone()),
-            &object_store::path::Path::default(),
-            cluster(),
-            Arc::clone(&random),
-            limits,
-        );
+        let store = self.store(Arc::new(self.faulty.clone()));
         let reader = RemoteReader::new(store.clone(), ReaderConfig::default(), tasks.clone());
         let clock = SystemClock::shared();
         let group = DataGroup::start(
@@ -326,6 +336,68 @@ async fn a_log_without_untiered_records_is_freed() {
         .await
         .expect("the log shrinks without untiered records");
     assert!(running.published().await >= 1);
+    running.crash().await;
+}
+
+/// Proves that a cut with more segments than one entry can name is committed in parts, and that a start between two parts
+/// goes on with the rest: each segment is in the manifest once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_of_many_partitions_is_committed_in_parts() {
+    const PARTITIONS: i32 = 400;
+    const ENTRY_BYTES_MAX: usize = 16 << 10;
+    let rig = Rig::new();
+    let running = rig.start_bounded(u64::MAX, ENTRY_BYTES_MAX).await;
+    for index in 0..PARTITIONS {
+        running.create(index).await;
+        running.append(index, 0, 1).await;
+    }
+    rig.faulty.inject_forever(Call::Put, Fault::Unavailable);
+    running
+        .flush_until(|stage| matches!(stage, CutStage::Cut(_)))
+        .await;
+    // The driver cannot upload; what it would have done before a crash is done here, up to the first part.
+    let (clock, random) = (SystemClock::shared(), SystemRandom::seeded(5));
+    let uploader = Uploader {
+        group: &running.group,
+        store: &rig.store(Arc::clone(&rig.memory) as Arc<dyn ObjectStore>),
+        clock: clock.as_ref(),
+        random: random.as_ref(),
+        flushes: &AtomicUsize::new(1),
+    };
+    let stage = running
+        .group
+        .group()
+        .read(|m| m.partitions().stage().clone());
+    let CutStage::Cut(frozen) = stage else {
+        panic!("{stage:?}")
+    };
+    let segments = uploader.upload(&frozen).await.unwrap();
+    let mut parts = parts(segments, running.group.group().entry_bytes_max()).into_iter();
+    let first = PartitionCommand::Uploaded {
+        cut: frozen.at.index,
+        segments: parts.next().unwrap(),
+    };
+    assert!(parts.len() > 1, "more than two parts");
+    let (_, outcome) = running.group.propose(first).await.unwrap();
+    assert_eq!(outcome, PartitionOutcome::Done);
+    running.crash().await;
+
+    let running = rig.start_bounded(u64::MAX, ENTRY_BYTES_MAX).await;
+    rig.faulty.heal();
+    running.flush(true).await;
+    assert_eq!(running.published().await, 1);
+    let counts: Vec<usize> = running.group.group().read(|machine| {
+        let partitions = machine.partitions();
+        partitions
+            .iter()
+            .map(|state| state.segments.len())
+            .collect()
+    });
+    assert_eq!(counts, vec![1; usize::try_from(PARTITIONS).unwrap()]);
+    for index in [0, 123, PARTITIONS - 1] {
+        running.append(index, 1, 1).await;
+        running.check(index, 2).await;
+    }
     running.crash().await;
 }
 

@@ -24,10 +24,22 @@ const TRIM_PREFIX: u8 = 0x07;
 /// First kind byte that is not a partition command.
 pub const KINDS_END: u8 = 0x40;
 const HEAD_BYTES: usize = 12;
+const PARTITION_BYTES: usize = 20;
 const BATCH_BYTES: usize = 64;
 const FLAG_LOG_APPEND_TIME: u16 = 1;
 /// Smallest encoding of one segment of an Uploaded command; bounds the count before anything is allocated.
-const SEGMENT_BYTES_MIN: usize = 20 + 64;
+const SEGMENT_BYTES_MIN: usize = PARTITION_BYTES + 64;
+
+/// Bytes of an `Uploaded` command besides its segments: head, cut, count.
+pub const UPLOADED_BYTES: usize = HEAD_BYTES + 8 + 4;
+
+/// Bytes that one segment takes in an `Uploaded` command.
+#[must_use]
+pub fn uploaded_segment_bytes(segment: &SegmentEntry) -> usize {
+    let mut out = BytesMut::new();
+    manifest::encode_segment(segment, &mut out);
+    PARTITION_BYTES + out.len()
+}
 
 /// Bytes that are not a command of a known version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,11 +102,11 @@ pub enum PartitionCommand {
     DeleteTopic(TopicId),
     /// Freeze the state as snapshot candidate.
     Cut,
-    /// The data of the cut is in the object store.
+    /// Data of the cut is in the object store: all of it, or a part where one entry cannot name it all.
     Uploaded {
         /// Log index of the cut.
         cut: LogIndex,
-        /// Its segments: those of one partition in offset order.
+        /// Segments: those of one partition in offset order, from its tiered-until on.
         segments: Vec<(PartitionId, SegmentEntry)>,
     },
     /// The snapshot of the cut is in the object store.

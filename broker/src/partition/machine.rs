@@ -25,12 +25,23 @@ pub struct Frozen {
     pub coordinator: Bytes,
 }
 
+impl Frozen {
+    /// Whether every record below the cut is in a committed segment.
+    #[must_use]
+    pub fn is_tiered(&self) -> bool {
+        self.partitions
+            .values()
+            .all(|state| state.tiered_until == state.next_offset)
+    }
+}
+
 /// How far the newest cut has come. Each step is a committed entry; a crash resumes at the next one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CutStage {
     /// No cut was made yet.
     None,
-    /// Frozen; its data is still only in the log. The next step is the upload.
+    /// Frozen; its data is still in the log only, or in parts: each partition's tiered-until says up to where. The next
+    /// step is the upload of the rest.
     Cut(Arc<Frozen>),
     /// Its segments are committed. The next step is to publish the manifest.
     Uploaded(Arc<Frozen>),
@@ -207,12 +218,13 @@ impl Partitions {
         PartitionOutcome::Done
     }
 
+    /// Takes one part of the cut's upload. The part that brings the last records makes the cut uploaded.
     fn uploaded(
         &mut self,
         cut: LogIndex,
         segments: &[(PartitionId, SegmentEntry)],
     ) -> PartitionOutcome {
-        let CutStage::Cut(frozen) = &self.stage else {
+        let CutStage::Cut(frozen) = &mut self.stage else {
             return PartitionOutcome::Refused("no cut waits for an upload");
         };
         if frozen.at.index != cut {
@@ -222,39 +234,39 @@ impl Partitions {
         for (partition, segment) in segments {
             by_partition.entry(*partition).or_default().push(segment);
         }
-        let mut frozen = Frozen::clone(frozen);
-        if by_partition
-            .keys()
-            .any(|partition| !frozen.partitions.contains_key(partition))
-        {
-            return PartitionOutcome::Refused(
-                "a segment of a partition that the cut does not know",
-            );
-        }
-        let mut added_from = Vec::with_capacity(by_partition.len());
-        for state in frozen.partitions.values_mut() {
-            if let Some(added) = by_partition.get(&state.id) {
-                added_from.push((state.id, state.tiered_until));
-                if !state.add_segments(state.tiered_until, added) {
-                    return PartitionOutcome::Refused("the segments leave a hole");
+        // All is checked before anything changes: a part is taken whole or not at all.
+        for (partition, added) in &by_partition {
+            match frozen.partitions.get(partition) {
+                None => {
+                    return PartitionOutcome::Refused(
+                        "a segment of a partition that the cut does not know",
+                    );
                 }
-            }
-            if state.tiered_until != state.next_offset {
-                return PartitionOutcome::Refused("the segments do not cover the cut");
-            }
-        }
-        // Only now, when the whole upload fits, does the live state change.
-        for (partition, from) in added_from {
-            if let (Some(live), Some(added)) = (
-                self.partitions.get_mut(&partition),
-                by_partition.get(&partition),
-            ) {
-                live.add_segments(from, added);
+                Some(state) if !state.segments_fit(state.tiered_until, added) => {
+                    return PartitionOutcome::Refused("the segments leave a hole, or overlap");
+                }
+                Some(_) => {}
             }
         }
-        let frozen = Arc::new(frozen);
-        self.candidate = Some(Arc::clone(&frozen));
-        self.stage = CutStage::Uploaded(frozen);
+        if segments.is_empty() && !frozen.is_tiered() {
+            return PartitionOutcome::Refused("the segments do not cover the cut");
+        }
+        // Copied only while the driver holds it: with the first part.
+        let state = Arc::make_mut(frozen);
+        for (partition, added) in &by_partition {
+            let Some(cut) = state.partitions.get_mut(partition) else {
+                continue;
+            };
+            if let Some(live) = self.partitions.get_mut(partition) {
+                live.add_segments(cut.tiered_until, added);
+            }
+            cut.add_segments(cut.tiered_until, added);
+        }
+        if frozen.is_tiered() {
+            let frozen = Arc::clone(frozen);
+            self.candidate = Some(Arc::clone(&frozen));
+            self.stage = CutStage::Uploaded(frozen);
+        }
         PartitionOutcome::Done
     }
 

@@ -89,7 +89,18 @@ impl World {
                 .read(state.tiered_until, state.next_offset, 1)
                 .first()?
                 .base_offset;
+            // Real segments end with a batch; these may end inside one.
+            let base = state
+                .segments
+                .last()
+                .map_or(base, |last| last.last_offset.plus(1));
             let middle = Offset::new((base.get() + state.next_offset.get()) / 2);
+            // Log start may lie inside a batch, and the first segment holds that batch whole.
+            let middle = if middle <= state.tiered_until {
+                state.next_offset
+            } else {
+                middle
+            };
             let mut from = base;
             for until in [middle, state.next_offset] {
                 if from < until {
@@ -143,6 +154,7 @@ enum Act {
     Trim(u8, i64),
     Cut,
     Upload,
+    UploadPart(usize),
     StaleUpload,
     Publish,
     NewTerm,
@@ -158,6 +170,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         2 => (0u8..4, 0i64..100).prop_map(|(n, to)| Act::Trim(n, to)),
         2 => Just(Act::Cut),
         3 => Just(Act::Upload),
+        3 => (1usize..4).prop_map(Act::UploadPart),
         1 => Just(Act::StaleUpload),
         3 => Just(Act::Publish),
         1 => Just(Act::NewTerm),
@@ -311,6 +324,7 @@ fn act(world: &mut World, model: &mut Model, act: &Act) {
                 );
             }
         }
+        Act::UploadPart(count) => upload_part(world, *count),
         Act::StaleUpload => {
             let cut = LogIndex::new(u64::MAX);
             let outcome = world.apply(PartitionCommand::Uploaded {
@@ -334,6 +348,32 @@ fn act(world: &mut World, model: &mut Model, act: &Act) {
         }
         Act::NewTerm => world.term += 1,
     }
+}
+
+/// Commits the first `count` segments of the upload under way, then the same again, as a deposed leader would.
+fn upload_part(world: &mut World, count: usize) {
+    let Some((cut, mut segments)) = world.segments() else {
+        return;
+    };
+    let complete = segments.len() <= count;
+    segments.truncate(count);
+    let again = segments.clone();
+    let outcome = world.apply(PartitionCommand::Uploaded { cut, segments });
+    assert_eq!(outcome, PartitionOutcome::Done);
+    assert_eq!(
+        matches!(world.machine.stage(), CutStage::Uploaded(_)),
+        complete,
+        "the last part makes the cut uploaded, no other"
+    );
+    let before = replicated(&world.machine);
+    let segments = again;
+    let outcome = world.apply(PartitionCommand::Uploaded { cut, segments });
+    assert!(matches!(outcome, PartitionOutcome::Refused(_)));
+    assert_eq!(
+        replicated(&world.machine),
+        before,
+        "no segment is there twice"
+    );
 }
 
 fn replicated(machine: &Partitions) -> Vec<tidelog_tiering::manifest::PartitionManifest> {
@@ -366,7 +406,7 @@ proptest! {
             for (id, offset) in &model.next {
                 prop_assert_eq!(world.machine.get(*id).unwrap().next_offset.get(), *offset);
             }
-            if matches!(next, Act::Upload) && let Some(image) = encode(&world.machine) {
+            if matches!(next, Act::Upload | Act::UploadPart(_)) && let Some(image) = encode(&world.machine) {
                 images.push(image);
             }
         }
@@ -456,7 +496,8 @@ fn deleted_topic_does_not_block_the_cut() {
     );
 }
 
-/// Proves that an upload with a hole, or one that does not reach the cut, is refused and changes nothing.
+/// Proves that an upload with a hole, one of nothing and one past the cut are refused and change nothing, and that a part
+/// counts without making the cut uploaded.
 #[test]
 fn incomplete_upload_is_refused() {
     let mut world = World::default();
@@ -470,7 +511,7 @@ fn incomplete_upload_is_refused() {
     let (a, b) = (Offset::new(0), Offset::new(10));
     let holes = [
         vec![],
-        vec![(partition(0), segment(a, Offset::new(5)))],
+        vec![(partition(0), segment(a, Offset::new(11)))],
         vec![(partition(0), segment(Offset::new(1), b))],
         vec![
             (partition(0), segment(a, Offset::new(4))),
@@ -483,12 +524,15 @@ fn incomplete_upload_is_refused() {
         assert!(matches!(outcome, PartitionOutcome::Refused(_)));
         assert_eq!(world.machine.get(partition(0)).unwrap().tiered_until, a);
     }
-    let whole = vec![(partition(0), segment(a, b))];
-    assert_eq!(
-        world.apply(PartitionCommand::Uploaded {
-            cut,
-            segments: whole
-        }),
-        PartitionOutcome::Done
-    );
+    for (from, until) in [(a, Offset::new(4)), (Offset::new(4), b)] {
+        assert!(matches!(world.machine.stage(), CutStage::Cut(_)));
+        let segments = vec![(partition(0), segment(from, until))];
+        assert_eq!(
+            world.apply(PartitionCommand::Uploaded { cut, segments }),
+            PartitionOutcome::Done
+        );
+        let tiered_until = world.machine.get(partition(0)).unwrap().tiered_until;
+        assert_eq!(tiered_until, until);
+    }
+    assert!(matches!(world.machine.stage(), CutStage::Uploaded(_)));
 }

@@ -231,9 +231,9 @@ impl PartitionState {
     /// Adds the segments of one upload. `frozen_until` is tiered-until of the state that the cut froze: the upload began
     /// there, whatever was trimmed since (field report A09).
     ///
-    /// Returns whether they fit: in order, without a hole, beginning at or before `frozen_until`. If not, nothing changes.
+    /// Returns whether they fit ([`Self::segments_fit`]). If not, nothing changes.
     pub fn add_segments(&mut self, frozen_until: Offset, added: &[&SegmentEntry]) -> bool {
-        if !segments_fit(frozen_until, added) {
+        if !self.segments_fit(frozen_until, added) {
             return false;
         }
         let list = Arc::make_mut(&mut self.segments);
@@ -245,6 +245,26 @@ impl PartitionState {
                 .advance_to(segment.last_offset.plus(1).min(self.next_offset));
         }
         self.tiered_until.advance_to(self.log_start);
+        true
+    }
+
+    /// Whether `added` may join the segments: in order, without a hole or an overlap, not past the high watermark. The first
+    /// begins where the newest segment ends; without one, at or before `from`, for log start may lie inside a batch.
+    #[must_use]
+    pub fn segments_fit(&self, from: Offset, added: &[&SegmentEntry]) -> bool {
+        let mut expected = self.segments.last().map(|last| last.last_offset.plus(1));
+        for segment in added {
+            let begins = match expected {
+                None => segment.base_offset <= from && from <= segment.last_offset,
+                Some(end) => segment.base_offset == end,
+            };
+            let whole = segment.base_offset <= segment.last_offset
+                && segment.last_offset < self.next_offset;
+            if !begins || !whole {
+                return false;
+            }
+            expected = Some(segment.last_offset.plus(1));
+        }
         true
     }
 
@@ -322,19 +342,4 @@ impl PartitionState {
 #[must_use]
 pub fn epoch_of(id: LogId) -> LeaderEpoch {
     LeaderEpoch::new(i32::try_from(id.term.get()).unwrap_or(i32::MAX))
-}
-
-fn segments_fit(from: Offset, added: &[&SegmentEntry]) -> bool {
-    let mut expected: Option<Offset> = None;
-    for segment in added {
-        let begins = match expected {
-            None => segment.base_offset <= from,
-            Some(end) => segment.base_offset == end,
-        };
-        if !begins || segment.last_offset < segment.base_offset {
-            return false;
-        }
-        expected = Some(segment.last_offset.plus(1));
-    }
-    true
 }

@@ -107,6 +107,13 @@ impl<M: StateMachine> Group<M> {
         self.core.proposer.propose(command)
     }
 
+    /// Bytes (dir and body) of one command at most; a dir has its own bound besides, [`crate::log::DIR_BYTES_MAX`]. Who
+    /// gathers or splits commands asks here, so that none is refused as [`ProposeError::TooLarge`].
+    #[must_use]
+    pub fn entry_bytes_max(&self) -> usize {
+        self.core.proposer.entry_bytes_max
+    }
+
     /// Entries and bytes that are proposed and not answered.
     #[must_use]
     pub fn in_flight(&self) -> (usize, usize) {
