@@ -3,8 +3,8 @@
 //! Owns: precedence and the errors a user sees.
 //! Not here: the keys (`keys`).
 
-use super::Config;
 use super::keys::{self, KEYS, Key, Kind};
+use super::{Config, LOG_FILE_BYTES_MIN};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use toml::{Table, Value};
@@ -92,9 +92,9 @@ impl Config {
                 self.kafka.default_partitions
             ));
         }
-        if !((8 << 20)..=(1 << 30)).contains(&self.log.file_bytes) {
+        if !(LOG_FILE_BYTES_MIN..=(1 << 30)).contains(&self.log.file_bytes) {
             return wrong(format!(
-                "log.file-bytes = {}: between 8388608 and 1073741824 (a quarter of it must hold the largest batch)",
+                "log.file-bytes = {}: between {LOG_FILE_BYTES_MIN} and 1073741824 (a quarter of it must hold the largest batch)",
                 self.log.file_bytes
             ));
         }

@@ -12,6 +12,9 @@ use std::path::PathBuf;
 
 pub use load::{ConfigError, Sources};
 
+/// The smallest `log.file-bytes`: a quarter of it is what every data group takes in one entry, whatever is configured.
+pub const LOG_FILE_BYTES_MIN: u64 = 8 << 20;
+
 /// The whole configuration.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]

@@ -2,12 +2,14 @@
 //!
 //! Spec: docs/protocols/consumer-groups.md, "Join"
 
-use super::{Effect, protocol_bytes};
+use super::{Effect, name_bytes, protocol_bytes};
 use super::{
     JoinRefusal, JoinRequest, Joined, JoinedMember, Member, Membership, Moment, Phase, Saving,
     Ticket,
 };
-use crate::coordinator::limits::{GENERATION_BYTES_MAX, MEMBER_BYTES_MAX, PROTOCOLS_MAX};
+use crate::coordinator::limits::{
+    GENERATION_BYTES_MAX, GENERATION_HEAD_BYTES_MAX, MEMBER_BYTES_MAX, PROTOCOLS_MAX,
+};
 use crate::coordinator::state::CoordinatorCommand;
 use crate::coordinator::{ConsumerGroupError, InstanceId, MemberId};
 
@@ -33,7 +35,8 @@ impl Membership {
         request: JoinRequest,
         fresh: MemberId,
     ) -> Result<(), JoinRefusal> {
-        self.check_join(&request).map_err(JoinRefusal::Error)?;
+        self.check_join(&request, &fresh)
+            .map_err(JoinRefusal::Error)?;
         if request.member.is_empty() {
             return self.join_new(now, ticket, request, fresh);
         }
@@ -48,7 +51,11 @@ impl Membership {
         Ok(())
     }
 
-    fn check_join(&self, request: &JoinRequest) -> Result<(), ConsumerGroupError> {
+    fn check_join(
+        &self,
+        request: &JoinRequest,
+        fresh: &MemberId,
+    ) -> Result<(), ConsumerGroupError> {
         if let Phase::Dead(error) = self.phase {
             return Err(error);
         }
@@ -70,24 +77,32 @@ impl Membership {
             .as_ref()
             .and_then(|instance| self.instances.get(instance));
         let own = replaced.unwrap_or(&request.member);
-        let others = || {
-            self.members
-                .iter()
-                .filter(|(id, _)| *id != own)
-                .map(|(_, member)| member)
-        };
+        let others = || self.members.iter().filter(|(id, _)| *id != own);
         if others().next().is_none() {
             return Ok(());
         }
         let common = |name: &str| {
-            others().all(|member| member.protocols.iter().any(|(offered, _)| offered == name))
+            others().all(|(_, member)| member.protocols.iter().any(|(offered, _)| offered == name))
         };
         if request.protocol_type != self.protocol_type
             || !request.protocols.iter().any(|(name, _)| common(name))
         {
             return Err(ConsumerGroupError::InconsistentProtocol);
         }
-        if others().map(Member::bytes).sum::<usize>() + bytes > GENERATION_BYTES_MAX {
+        // A static member that comes back gets a new id.
+        let id = if request.member.is_empty() {
+            fresh
+        } else {
+            &request.member
+        };
+        let names = name_bytes(
+            id,
+            request.instance.as_ref(),
+            &request.client_id,
+            &request.client_host,
+        );
+        let members: usize = others().map(|(id, member)| member.bytes(id)).sum();
+        if GENERATION_HEAD_BYTES_MAX + members + names + bytes > GENERATION_BYTES_MAX {
             return Err(ConsumerGroupError::GroupFull);
         }
         Ok(())

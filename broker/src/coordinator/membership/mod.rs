@@ -241,8 +241,19 @@ impl Member {
         found.map(|(_, bytes)| bytes.clone()).unwrap_or_default()
     }
 
-    fn bytes(&self) -> usize {
-        protocol_bytes(&self.protocols)
+    /// Bytes it takes in the command that stores its generation, besides subscription and assignment.
+    fn name_bytes(&self, id: &MemberId) -> usize {
+        name_bytes(
+            id,
+            self.instance.as_ref(),
+            &self.client_id,
+            &self.client_host,
+        )
+    }
+
+    /// The same with everything it offers: the chosen protocol's part is no more than that.
+    fn bytes(&self, id: &MemberId) -> usize {
+        self.name_bytes(id) + protocol_bytes(&self.protocols)
     }
 
     const fn waits(&self) -> bool {
@@ -252,6 +263,16 @@ impl Member {
     fn touch(&mut self, now: Moment) {
         self.deadline = now.after(u64::from(self.session_timeout_ms));
     }
+}
+
+fn name_bytes(
+    id: &MemberId,
+    instance: Option<&InstanceId>,
+    client_id: &str,
+    client_host: &str,
+) -> usize {
+    let instance = instance.map_or(0, |instance| 4 + instance.as_str().len());
+    limits::MEMBER_FIXED_BYTES + id.as_str().len() + instance + client_id.len() + client_host.len()
 }
 
 fn protocol_bytes(protocols: &[(String, Bytes)]) -> usize {

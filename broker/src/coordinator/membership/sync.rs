@@ -3,7 +3,7 @@
 //! Spec: docs/protocols/consumer-groups.md, "Sync", "Heartbeat", "Leave"
 
 use super::{Effect, Membership, Moment, Phase, SyncRequest, Synced, Ticket};
-use crate::coordinator::limits::GENERATION_BYTES_MAX;
+use crate::coordinator::limits::{GENERATION_BYTES_MAX, GENERATION_HEAD_BYTES_MAX};
 use crate::coordinator::{ConsumerGroupError, InstanceId, MemberId};
 use std::collections::BTreeMap;
 
@@ -66,14 +66,19 @@ impl Membership {
         Ok(())
     }
 
-    fn assign(&mut self, now: Moment, assignments: Vec<(MemberId, bytes::Bytes)>) {
-        let subscriptions: usize = self
+    /// Most bytes that the command of this generation takes besides the assignments.
+    pub(super) fn generation_bytes(&self) -> usize {
+        let members: usize = self
             .members
-            .values()
-            .map(|member| member.subscription(&self.protocol).len())
+            .iter()
+            .map(|(id, member)| member.name_bytes(id) + member.subscription(&self.protocol).len())
             .sum();
+        GENERATION_HEAD_BYTES_MAX + members
+    }
+
+    fn assign(&mut self, now: Moment, assignments: Vec<(MemberId, bytes::Bytes)>) {
         let assigned: usize = assignments.iter().map(|(_, bytes)| bytes.len()).sum();
-        if subscriptions.saturating_add(assigned) > GENERATION_BYTES_MAX {
+        if self.generation_bytes().saturating_add(assigned) > GENERATION_BYTES_MAX {
             self.fail_generation(now, ConsumerGroupError::AssignmentTooLarge);
             return;
         }

@@ -774,6 +774,65 @@ fn an_assignment_that_is_too_large_is_refused() {
     );
 }
 
+/// A group with as many members of the longest names as it takes, its first generation complete; and its leader.
+fn full_of_long_names() -> (Rig, Joined) {
+    let mut rig = Rig::new();
+    let config = MembershipConfig::default();
+    rig.group = Membership::new(ConsumerGroupName::new("g".repeat(1_024)), config);
+    rig.saves_at_once = false;
+    let mut tickets = Vec::new();
+    let refused = loop {
+        let name = format!("{:01024}", tickets.len());
+        let request = JoinRequest {
+            client_id: "c".repeat(limits::CLIENT_TEXT_BYTES_MAX),
+            client_host: "h".repeat(limits::CLIENT_TEXT_BYTES_MAX),
+            ..statically(&name)
+        };
+        let ticket = rig.ticket();
+        let effects = rig
+            .group
+            .join(rig.now, ticket, request, MemberId::new(name));
+        rig.effects(effects);
+        if rig.joins.contains_key(&ticket) {
+            break ticket;
+        }
+        tickets.push(ticket);
+    };
+    assert_eq!(rig.join_error(refused), ConsumerGroupError::GroupFull);
+    assert!(tickets.len() > 700, "{} members", tickets.len());
+    rig.pass(DELAY);
+    let leader = rig.joined(tickets[0]);
+    (rig, leader)
+}
+
+/// Proves that names count too: a group is full before its generation outgrows a log entry, and the generation of those who
+/// got in fits when the leader assigns as much as it may, but not one byte more.
+#[test]
+fn names_count_towards_the_generation() {
+    for more in [0, 1] {
+        let (mut rig, leader) = full_of_long_names();
+        let room = limits::GENERATION_BYTES_MAX - rig.group.generation_bytes();
+        let ticket = rig.ticket();
+        let request = SyncRequest {
+            member: leader.member.clone(),
+            generation: leader.generation,
+            assignments: vec![(leader.member, Bytes::from(vec![0; room + more]))],
+            ..SyncRequest::default()
+        };
+        let effects = rig.group.sync(rig.now, ticket, request);
+        rig.effects(effects);
+        if more == 0 {
+            let bytes = rig.saves[0].1.encode(TimestampMs::new(1)).bytes();
+            assert!(bytes <= limits::GENERATION_BYTES_MAX);
+            assert!(bytes + limits::GENERATION_HEAD_BYTES_MAX > limits::GENERATION_BYTES_MAX);
+        } else {
+            let answer = rig.syncs[&ticket].clone();
+            assert_eq!(answer, Err(ConsumerGroupError::AssignmentTooLarge));
+            assert!(rig.saves.is_empty());
+        }
+    }
+}
+
 /// Proves that letting go answers everything and that nothing is accepted afterwards.
 #[test]
 fn letting_go_answers_everything() {
