@@ -52,7 +52,8 @@ fn fetch_code(error: &FetchError) -> ErrorCode {
     match error {
         FetchError::UnknownPartition => ErrorCode::UnknownTopicOrPartition,
         FetchError::OutOfRange { .. } => ErrorCode::OffsetOutOfRange,
-        FetchError::Log(_) | FetchError::Remote(_) | FetchError::Moved => {
+        FetchError::Damaged { .. } => ErrorCode::CorruptMessage,
+        FetchError::Log(_) | FetchError::Remote(_) | FetchError::Stopped | FetchError::Moved => {
             ErrorCode::KafkaStorageError
         }
     }

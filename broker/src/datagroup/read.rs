@@ -8,7 +8,7 @@ use super::handle::DataGroup;
 use crate::log::LogError;
 use crate::partition::{IndexEntry, PartitionState, ServedBatch};
 use bytes::Bytes;
-use tidelog_model::batch::RecordBatch;
+use tidelog_model::batch::{BatchError, RecordBatch};
 use tidelog_model::{Offset, PartitionId};
 use tidelog_tiering::manifest::SegmentEntry;
 use tidelog_tiering::reader::ReadError;
@@ -92,6 +92,17 @@ pub enum FetchError {
     /// The object store could not be read.
     #[error("object store: {0}")]
     Remote(#[from] ReadError),
+    /// A batch in the log cannot be decoded, though it was checked when it was produced.
+    #[error("the batch at offset {base_offset} cannot be decoded: {reason}")]
+    Damaged {
+        /// Its first offset.
+        base_offset: Offset,
+        /// What is wrong with it.
+        reason: BatchError,
+    },
+    /// The node is stopping.
+    #[error("the broker is stopping")]
+    Stopped,
     /// The bytes kept moving; try again.
     #[error("the data moved while it was read; try again")]
     Moved,

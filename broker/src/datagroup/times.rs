@@ -7,8 +7,8 @@
 
 use super::handle::DataGroup;
 use super::read::{FetchError, PLANS_MAX};
-use crate::partition::PartitionState;
-use tidelog_model::batch::RecordBatch;
+use crate::partition::{IndexEntry, PartitionState, ServedBatch};
+use tidelog_model::batch::{BatchError, RecordBatch};
 use tidelog_model::{Offset, PartitionId, TimestampMs};
 use tidelog_tiering::manifest::SegmentEntry;
 
@@ -112,15 +112,17 @@ impl DataGroup {
             let Some(batch) = served.first() else {
                 return Err(FetchError::Moved);
             };
-            if let Some(found) = first_in_batch(batch.to_bytes(), from, timestamp) {
-                return Ok(Some(found));
+            let found = decoded(batch, move |batch| batch.find_timestamp(from, timestamp)).await?;
+            if let Some((offset, timestamp)) = found {
+                return Ok(Some(TimeLookup { offset, timestamp }));
             }
             from = entry.end();
         }
         Ok(None)
     }
 
-    /// The first record with the largest timestamp (ListOffsets -3, KIP-734), or `None` if the partition is empty.
+    /// The first record with the largest timestamp of those that can be read (ListOffsets -3, KIP-734), or `None` if the
+    /// partition is empty.
     ///
     /// # Errors
     /// [`FetchError`].
@@ -128,45 +130,128 @@ impl DataGroup {
         &self,
         partition: PartitionId,
     ) -> Result<Option<TimeLookup>, FetchError> {
+        for _ in 0..PLANS_MAX {
+            let largest = match self.largest_once(partition).await {
+                Err(FetchError::Moved) => continue,
+                largest => largest?,
+            };
+            let Some(timestamp) = largest else {
+                return Ok(None);
+            };
+            // None: its record went below log start since.
+            if let Some(found) = self.find_timestamp(partition, timestamp).await? {
+                return Ok(Some(found));
+            }
+        }
+        Err(FetchError::Moved)
+    }
+
+    /// The largest timestamp at or after log start.
+    async fn largest_once(
+        &self,
+        partition: PartitionId,
+    ) -> Result<Option<TimestampMs>, FetchError> {
         let largest = self.group().read(|machine| {
             machine
                 .partitions()
                 .get(partition)
-                .map(largest_timestamp)
+                .map(largest)
                 .ok_or(FetchError::UnknownPartition)
         })?;
-        match largest {
-            Some(timestamp) => self.find_timestamp(partition, timestamp).await,
-            None => Ok(None),
+        let inside = match largest.edge {
+            Some(edge) if largest.whole.is_none_or(|whole| edge.bound() > whole) => {
+                self.max_inside(edge, largest.log_start).await?
+            }
+            _ => None,
+        };
+        Ok(largest.whole.max(inside))
+    }
+
+    async fn max_inside(
+        &self,
+        edge: Edge,
+        log_start: Offset,
+    ) -> Result<Option<TimestampMs>, FetchError> {
+        match edge {
+            Edge::Cold(segment) => Ok(self
+                .remote()
+                .max_timestamp_from(&segment, log_start)
+                .await?),
+            Edge::Hot(entry) => {
+                let served = self.hot().read(&[entry]).await?;
+                let batch = served.first().ok_or(FetchError::Moved)?;
+                decoded(batch, move |batch| batch.max_timestamp_from(log_start)).await
+            }
         }
     }
 }
 
-fn largest_timestamp(state: &PartitionState) -> Option<TimestampMs> {
-    let cold = state.segments.iter().map(|segment| segment.max_timestamp);
-    let hot = state
-        .hot
+/// What log start lies inside of: its largest timestamp may belong to a record that is gone.
+enum Edge {
+    Hot(IndexEntry),
+    Cold(Box<SegmentEntry>),
+}
+
+impl Edge {
+    fn bound(&self) -> TimestampMs {
+        match self {
+            Self::Hot(entry) => entry.max_timestamp,
+            Self::Cold(segment) => segment.max_timestamp,
+        }
+    }
+}
+
+struct Largest {
+    log_start: Offset,
+    /// The largest timestamp of what lies above log start as a whole.
+    whole: Option<TimestampMs>,
+    edge: Option<Edge>,
+}
+
+fn largest(state: &PartitionState) -> Largest {
+    let log_start = state.log_start;
+    let hot_start = state.hot.start().unwrap_or(state.next_offset);
+    let mut largest = Largest {
+        log_start,
+        whole: None,
+        edge: None,
+    };
+    for entry in state.hot.iter().filter(|entry| entry.end() > log_start) {
+        if entry.base_offset < log_start {
+            largest.edge = Some(Edge::Hot(*entry));
+        } else {
+            largest.whole = largest.whole.max(Some(entry.max_timestamp));
+        }
+    }
+    if log_start >= hot_start {
+        return largest;
+    }
+    for segment in state
+        .segments
         .iter()
-        .filter(|entry| entry.end() > state.log_start)
-        .map(|entry| entry.max_timestamp);
-    cold.chain(hot).max()
-}
-
-/// The first record of a batch at or after `from` with a timestamp of at least `timestamp`.
-fn first_in_batch(bytes: bytes::Bytes, from: Offset, timestamp: TimestampMs) -> Option<TimeLookup> {
-    let batch = RecordBatch::parse(bytes).ok()?;
-    for record in batch.records().ok()? {
-        let record = record.ok()?;
-        let (offset, at) = (
-            record.offset(batch.header()),
-            record.timestamp(batch.header()),
-        );
-        if offset >= from && at >= timestamp {
-            return Some(TimeLookup {
-                offset,
-                timestamp: at,
-            });
+        .filter(|segment| segment.base_offset < hot_start && segment.last_offset >= log_start)
+    {
+        if segment.base_offset < log_start {
+            largest.edge = Some(Edge::Cold(Box::new(segment.clone())));
+        } else {
+            largest.whole = largest.whole.max(Some(segment.max_timestamp));
         }
     }
-    None
+    largest
+}
+
+/// Looks into the records of a batch. Decompression takes milliseconds: not on the tasks' threads.
+async fn decoded<T: Send + 'static>(
+    batch: &ServedBatch,
+    look: impl FnOnce(&RecordBatch) -> Result<T, BatchError> + Send + 'static,
+) -> Result<T, FetchError> {
+    let base_offset = batch.entry.base_offset;
+    let bytes = batch.to_bytes();
+    tokio::task::spawn_blocking(move || RecordBatch::parse(bytes).and_then(|batch| look(&batch)))
+        .await
+        .map_err(|_| FetchError::Stopped)?
+        .map_err(|reason| FetchError::Damaged {
+            base_offset,
+            reason,
+        })
 }

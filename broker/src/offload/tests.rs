@@ -10,6 +10,7 @@ use crate::partition::{
     AppendBatch, AppendOutcome, BatchDescriptor, CutStage, PartitionCommand, PartitionOutcome,
 };
 use crate::placement::{Group, GroupConfig, Member, NoPeers};
+use bytes::Bytes;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use std::sync::Arc;
@@ -43,10 +44,13 @@ fn partition(index: i32) -> PartitionId {
     }
 }
 
+mod lookup;
+
 struct Rig {
     dir: tempfile::TempDir,
     memory: Arc<InMemory>,
     faulty: FaultyStore,
+    try_timeout: Duration,
 }
 
 struct Running {
@@ -63,12 +67,13 @@ impl Rig {
             dir: tempfile::tempdir().unwrap(),
             faulty: FaultyStore::new(Arc::clone(&memory) as Arc<dyn ObjectStore>),
             memory,
+            try_timeout: Duration::from_millis(300),
         }
     }
 
     fn store(&self, over: Arc<dyn ObjectStore>) -> TierStore {
         let limits = StoreLimits {
-            try_timeout: Duration::from_millis(300),
+            try_timeout: self.try_timeout,
             tries_max: 2,
             ..StoreLimits::default()
         };
@@ -164,17 +169,23 @@ impl Running {
                 .unwrap();
         }
         let bytes = builder.build().unwrap();
+        self.append_batch(index, first, bytes).await;
+    }
+
+    /// Appends a batch as it is, without the checks of produce.
+    async fn append_batch(&self, index: i32, first: i64, bytes: Bytes) {
+        let header = RecordBatch::parse(bytes.clone()).unwrap().header().clone();
         let descriptor = BatchDescriptor {
             partition: partition(index),
             position: 0,
             length: u32::try_from(bytes.len()).unwrap(),
-            records: u32::try_from(count).unwrap(),
+            records: u32::try_from(header.last_offset_delta).unwrap() + 1,
             producer_id: ProducerId::NONE,
             producer_epoch: ProducerEpoch::new(-1),
             log_append_time: false,
             base_sequence: Sequence::new(-1),
-            first_timestamp: TimestampMs::new(first),
-            max_timestamp: TimestampMs::new(first + count - 1),
+            first_timestamp: header.record_timestamp(0),
+            max_timestamp: header.max_timestamp,
         };
         let pending = self
             .group

@@ -537,8 +537,8 @@ async fn reads_end_with_the_node() {
     assert_eq!(read, Err(ReadError::Stopped));
 }
 
-/// Proves that for every timestamp, and from every log start, the first record at or after it is found: inside
-/// batches, compressed or not, with timestamps out of order (trap 8, A10, A12).
+/// Proves that for every timestamp, and from every log start, the first record at or after it is found, and the largest
+/// timestamp: inside batches, compressed or not, with timestamps out of order (trap 8, A10, A12).
 #[tokio::test]
 async fn timestamps_equal_the_model() {
     let world = World::new(&[], 0).await;
@@ -547,12 +547,9 @@ async fn timestamps_equal_the_model() {
     let filler = vec![7u8; 9_000];
     let mut records = Vec::new();
     for number in 0..30i64 {
-        let stamps = [
-            number * 10,
-            number * 10 - 25,
-            number * 10 + 3,
-            number * 10 + 3,
-        ];
+        // The largest of all is the first record of a batch in the middle: from there on, another is the largest.
+        let first = if number == 13 { 300 } else { number * 10 };
+        let stamps = [first, number * 10 - 25, number * 10 + 3, number * 10 + 3];
         let base = number * 4;
         let made: Vec<_> = stamps
             .iter()
@@ -579,6 +576,18 @@ async fn timestamps_equal_the_model() {
         .await
         .unwrap();
     let reader = world.reader(small());
+    for from in 0..=120 {
+        let expected = records
+            .iter()
+            .filter(|(offset, _)| *offset >= from)
+            .map(|(_, stamp)| TimestampMs::new(*stamp))
+            .max();
+        let found = reader
+            .max_timestamp_from(&segment, Offset::new(from))
+            .await
+            .unwrap();
+        assert_eq!(found, expected, "from {from}");
+    }
     for from in [0, 1, 2, 3, 50, 119, 120] {
         for at in -30..310 {
             let expected = records

@@ -1,4 +1,4 @@
-//! The first offset with a timestamp at or after a given one.
+//! Timestamps of one segment: the first offset at or after one, and the largest from an offset on.
 
 use super::config::ReadError;
 use super::{RemoteReader, plan};
@@ -68,6 +68,72 @@ impl RemoteReader {
         }
         Ok(None)
     }
+
+    /// The largest timestamp among the records from `from` on; `None` when the segment has none. Exact also when `from` lies
+    /// inside a batch whose own largest timestamp is below it. Decided without a request when the whole segment counts.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn max_timestamp_from(
+        &self,
+        segment: &SegmentEntry,
+        from: Offset,
+    ) -> Result<Option<TimestampMs>, ReadError> {
+        if segment.last_offset < from {
+            return Ok(None);
+        }
+        if segment.base_offset >= from {
+            return Ok(Some(segment.max_timestamp));
+        }
+        let index = self.0.loader.index(segment).await?;
+        let first = plan::run_of(&index, from);
+        let mut largest = index
+            .entries
+            .iter()
+            .skip(first + 1)
+            .map(|run| run.max_timestamp)
+            .max();
+        let Some(run) = index.entries.get(first) else {
+            return Ok(largest);
+        };
+        // Its bound covers records below `from` too: read it only if it could be the answer.
+        if largest.is_none_or(|largest| run.max_timestamp > largest) {
+            let span = match self.0.loader.cached(segment, &index, first).await {
+                Some(span) => span,
+                None => self.0.loader.load(segment, &index, first, 0).await?,
+            };
+            let end = index
+                .entries
+                .get(first + 1)
+                .map_or(segment.last_offset.plus(1), |next| next.offset);
+            for batch in &span.batches {
+                let header = batch.header();
+                if header.last_offset() < from || header.base_offset >= end {
+                    continue;
+                }
+                let found = if header.base_offset >= from {
+                    Some(header.max_timestamp)
+                } else {
+                    max_inside(batch.clone(), from)
+                        .await
+                        .map_err(|error| damaged(segment, &error))?
+                };
+                largest = largest.max(found);
+            }
+        }
+        Ok(largest)
+    }
+}
+
+async fn max_inside(
+    batch: RecordBatch,
+    from: Offset,
+) -> Result<Option<TimestampMs>, Option<BatchError>> {
+    let largest = move || batch.max_timestamp_from(from);
+    tokio::task::spawn_blocking(largest)
+        .await
+        .map_err(|_| None)?
+        .map_err(Some)
 }
 
 /// Decompression takes milliseconds: not on the tasks' threads.
@@ -79,19 +145,7 @@ async fn search(
     if batch.header().last_offset() < from {
         return Ok(None);
     }
-    let search = move || {
-        for record in batch.records()? {
-            let record = record?;
-            let found = (
-                record.offset(batch.header()),
-                record.timestamp(batch.header()),
-            );
-            if found.0 >= from && found.1 >= at {
-                return Ok(Some(found));
-            }
-        }
-        Ok(None)
-    };
+    let search = move || batch.find_timestamp(from, at);
     tokio::task::spawn_blocking(search)
         .await
         .map_err(|_| None)?

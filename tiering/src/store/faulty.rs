@@ -18,6 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Which calls a fault is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +62,8 @@ pub enum Fault {
     Refuse,
     /// The call is performed after this long.
     Slow(Duration),
+    /// The call is performed once [`FaultyStore::heal`] is called.
+    UntilHealed,
     /// A get brings this many bytes too few.
     ShortBody(usize),
     /// A get brings as many bytes as asked, from this many bytes further on.
@@ -83,6 +86,7 @@ struct Plan {
 pub struct FaultyStore {
     inner: Arc<dyn ObjectStore>,
     plans: Arc<Mutex<HashMap<Call, Plan>>>,
+    healed: Arc<watch::Sender<u64>>,
 }
 
 impl std::fmt::Debug for FaultyStore {
@@ -104,6 +108,7 @@ impl FaultyStore {
         Self {
             inner,
             plans: Arc::default(),
+            healed: Arc::new(watch::Sender::new(0)),
         }
     }
 
@@ -122,12 +127,13 @@ impl FaultyStore {
         self.plans.lock().entry(call).or_default().forever = Some(fault);
     }
 
-    /// No more faults.
+    /// No more faults; calls that wait for this are performed.
     pub fn heal(&self) {
         for plan in self.plans.lock().values_mut() {
             plan.queue.clear();
             plan.forever = None;
         }
+        self.healed.send_modify(|times| *times += 1);
     }
 
     /// How often a kind was called.
@@ -138,6 +144,7 @@ impl FaultyStore {
 
     /// Counts the call, draws its fault, and meets those that come before the call is performed.
     async fn before(&self, call: Call) -> Result<Fault> {
+        let mut healed = self.healed.subscribe();
         let fault = {
             let mut plans = self.plans.lock();
             let plan = plans.entry(call).or_default();
@@ -156,6 +163,11 @@ impl FaultyStore {
             }),
             Fault::Slow(delay) => {
                 tokio::time::sleep(delay).await;
+                Ok(fault)
+            }
+            Fault::UntilHealed => {
+                // The sender lives as long as this store does.
+                let _ = healed.changed().await;
                 Ok(fault)
             }
             _ => Ok(fault),

@@ -10,6 +10,7 @@
 mod builder;
 mod header;
 mod records;
+mod times;
 mod varint;
 mod walk;
 
