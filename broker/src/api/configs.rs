@@ -10,8 +10,9 @@ use super::produce::propose_code;
 use super::topics::refusal_code;
 use crate::error::ErrorCode;
 use crate::metadata::{
-    ConfigChange, ConfigOperation, ConfigSetMode, ConfigSource, ConfigType, DescribedConfig,
-    MetadataCommand, MetadataOutcome, Topic, describe,
+    ConfigChange, ConfigError, ConfigOperation, ConfigSetMode, ConfigSource, ConfigType,
+    DescribedConfig, MAX_MESSAGE_BYTES, MetadataCommand, MetadataOutcome, Topic, changed,
+    check_message_bytes, describe,
 };
 use crate::wire::messages::describe_configs_response::{
     DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
@@ -194,11 +195,17 @@ async fn alter_one(
             operation,
         });
     }
+    let invalid = |error: ConfigError| (ErrorCode::InvalidConfig, error.to_string());
+    changed(&topic.configs, ConfigSetMode::Merge, &changes).map_err(invalid)?;
+    for change in &changes {
+        if let (MAX_MESSAGE_BYTES, ConfigOperation::Set(value)) =
+            (change.name.as_str(), &change.operation)
+        {
+            check_message_bytes(value, broker.router.batch_bytes_max()).map_err(invalid)?;
+        }
+    }
     if validate_only {
-        let outcome = crate::metadata::changed(&topic.configs, ConfigSetMode::Merge, &changes);
-        return outcome
-            .map(|_| ())
-            .map_err(|error| (ErrorCode::InvalidConfig, error.to_string()));
+        return Ok(());
     }
     let command = MetadataCommand::SetTopicConfigs {
         id,

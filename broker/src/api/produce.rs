@@ -180,8 +180,9 @@ fn check(
             Some("the partition's records are null or empty".to_owned()),
         ));
     };
-    let batch =
-        RecordBatch::validate_produced(records, config.max_message_bytes).map_err(invalid)?;
+    // A topic may have been given more before the log's files were made smaller.
+    let bytes_max = config.max_message_bytes.min(group.batch_bytes_max());
+    let batch = RecordBatch::validate_produced(records, bytes_max).map_err(invalid)?;
     if batch.header().attributes.is_transactional() {
         return Err((
             ErrorCode::InvalidTxnState,
@@ -256,29 +257,19 @@ pub(super) fn propose_code(error: &ProposeError) -> ErrorCode {
     }
 }
 
-enum GroupOutcome {
-    Outcomes(Vec<AppendOutcome>),
-    Failed(ErrorCode, String),
-}
+type GroupOutcomes = Result<Vec<Result<AppendOutcome, ProposeError>>, ProposeError>;
 
 impl Accepted {
     /// Waits for the commits and makes the answer.
     pub(super) async fn answer(self, broker: &Broker) -> Response {
         let deadline = tokio::time::Instant::now() + self.timeout;
-        let mut outcomes: BTreeMap<PlacementGroupId, GroupOutcome> = BTreeMap::new();
+        let mut outcomes: BTreeMap<PlacementGroupId, GroupOutcomes> = BTreeMap::new();
         for (group, pending) in self.pending {
-            let outcome = match pending {
-                Ok(pending) => match tokio::time::timeout_at(deadline, pending.outcome()).await {
-                    Ok(Ok(outcomes)) => GroupOutcome::Outcomes(outcomes),
-                    Ok(Err(error)) => GroupOutcome::Failed(propose_code(&error), error.to_string()),
-                    Err(_) => GroupOutcome::Failed(
-                        ErrorCode::RequestTimedOut,
-                        "not committed in time".to_owned(),
-                    ),
-                },
-                Err(error) => GroupOutcome::Failed(propose_code(&error), error.to_string()),
+            let of_group = match pending {
+                Ok(pending) => Ok(pending.outcomes(deadline).await),
+                Err(error) => Err(error),
             };
-            outcomes.insert(group, outcome);
+            outcomes.insert(group, of_group);
         }
         let mut failed = false;
         let mut answer = ProduceResponse::default();
@@ -307,7 +298,7 @@ impl Accepted {
 
 fn answer_slot(
     slot: Slot,
-    outcomes: &BTreeMap<PlacementGroupId, GroupOutcome>,
+    outcomes: &BTreeMap<PlacementGroupId, GroupOutcomes>,
 ) -> PartitionProduceResponse {
     let mut answer = PartitionProduceResponse::default();
     answer.index = slot.index;
@@ -320,27 +311,31 @@ fn answer_slot(
     };
     match slot.state {
         SlotState::Failed(code, text) => fail(code, text),
-        SlotState::Accepted(group, at) => match outcomes.get(&group) {
-            Some(GroupOutcome::Failed(code, text)) => fail(*code, Some(text.clone())),
-            Some(GroupOutcome::Outcomes(of_group)) => match of_group.get(at) {
-                Some(AppendOutcome::Appended(at) | AppendOutcome::Duplicate(at)) => {
+        SlotState::Accepted(group, at) => {
+            let outcome = match outcomes.get(&group) {
+                Some(Ok(of_group)) => of_group.get(at).map(Result::as_ref),
+                Some(Err(error)) => Some(Err(error)),
+                None => None,
+            };
+            match outcome {
+                Some(Ok(AppendOutcome::Appended(at) | AppendOutcome::Duplicate(at))) => {
                     answer.base_offset = at.base_offset.get();
                     answer.log_append_time_ms = at.append_time.get();
                     answer.log_start_offset = at.log_start.get();
                 }
-                Some(AppendOutcome::Refused(AppendError::UnknownPartition)) => {
-                    fail(ErrorCode::UnknownTopicOrPartition, None);
-                }
-                Some(AppendOutcome::Refused(AppendError::StaleProducerEpoch)) => {
-                    fail(ErrorCode::InvalidProducerEpoch, None);
-                }
-                Some(AppendOutcome::Refused(AppendError::OutOfOrderSequence)) => {
-                    fail(ErrorCode::OutOfOrderSequenceNumber, None);
-                }
+                Some(Ok(AppendOutcome::Refused(error))) => fail(append_code(*error), None),
+                Some(Err(error)) => fail(propose_code(error), Some(error.to_string())),
                 None => fail(ErrorCode::UnknownServerError, None),
-            },
-            None => fail(ErrorCode::UnknownServerError, None),
-        },
+            }
+        }
     }
     answer
+}
+
+fn append_code(error: AppendError) -> ErrorCode {
+    match error {
+        AppendError::UnknownPartition => ErrorCode::UnknownTopicOrPartition,
+        AppendError::StaleProducerEpoch => ErrorCode::InvalidProducerEpoch,
+        AppendError::OutOfOrderSequence => ErrorCode::OutOfOrderSequenceNumber,
+    }
 }

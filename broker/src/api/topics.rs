@@ -9,7 +9,10 @@ use super::configs::described;
 use super::context::Broker;
 use super::produce::propose_code;
 use crate::error::ErrorCode;
-use crate::metadata::{Refusal, TOPIC_PARTITIONS_MAX, check_configs, check_topic_name};
+use crate::metadata::{
+    ConfigError, MAX_MESSAGE_BYTES, Refusal, TOPIC_PARTITIONS_MAX, check_configs,
+    check_message_bytes, check_topic_name,
+};
 use crate::router::{NewTopic, TopicError};
 use crate::wire::messages::create_topics_request::CreatableTopic;
 use crate::wire::messages::create_topics_response::{CreatableTopicConfigs, CreatableTopicResult};
@@ -158,7 +161,11 @@ fn check(broker: &Broker, topic: &CreatableTopic) -> Result<NewTopic, Refused> {
         };
         configs.insert(config.name.as_str().to_owned(), value.as_str().to_owned());
     }
-    check_configs(&configs).map_err(|error| (ErrorCode::InvalidConfig, error.to_string()))?;
+    let invalid = |error: ConfigError| (ErrorCode::InvalidConfig, error.to_string());
+    check_configs(&configs).map_err(invalid)?;
+    if let Some(value) = configs.get(MAX_MESSAGE_BYTES) {
+        check_message_bytes(value, broker.router.batch_bytes_max()).map_err(invalid)?;
+    }
     Ok(NewTopic {
         name: topic.name.as_str().to_owned(),
         partitions,

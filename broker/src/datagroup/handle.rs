@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::machine::{DataMachine, DataOutcome};
-use crate::partition::command::Stamped;
+use crate::partition::command::{Stamped, append_overhead};
 use crate::partition::{HotReader, PartitionCommand, PartitionOutcome, Proposer, ProposerConfig};
 use crate::placement::{Command, Group, PlacementError, ProposeError};
 use bytes::Bytes;
@@ -75,6 +75,14 @@ impl DataGroup {
     #[must_use]
     pub fn epoch(&self) -> LeaderEpoch {
         LeaderEpoch::new(i32::try_from(self.group.term().get()).unwrap_or(i32::MAX))
+    }
+
+    /// The largest record batch that an entry of this group takes.
+    #[must_use]
+    pub fn batch_bytes_max(&self) -> usize {
+        self.group
+            .entry_bytes_max()
+            .saturating_sub(append_overhead(1))
     }
 
     /// Where appends go.

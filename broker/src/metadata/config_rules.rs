@@ -58,6 +58,9 @@ pub enum ConfigError {
     Twice(String),
 }
 
+/// The largest batch of a topic, bytes.
+pub const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
+
 /// Checks all configs of a topic together.
 pub fn check_configs(configs: &BTreeMap<String, String>) -> Result<(), ConfigError> {
     for (name, value) in configs {
@@ -114,6 +117,29 @@ pub fn changed(
     }
     check_configs(&after)?;
     Ok(after)
+}
+
+/// Checks a `max.message.bytes` against what one entry of a log takes. Not part of [`check_configs`]: the bound is a broker's,
+/// and what is replicated is judged alike everywhere.
+///
+/// # Errors
+/// [`ConfigError`] names the bound and what makes it.
+pub fn check_message_bytes(value: &str, bytes_max: usize) -> Result<(), ConfigError> {
+    let fits = value
+        .trim()
+        .parse::<usize>()
+        .is_ok_and(|bytes| bytes <= bytes_max);
+    if fits {
+        return Ok(());
+    }
+    Err(ConfigError::Value {
+        name: MAX_MESSAGE_BYTES,
+        value: shortened(value),
+        expected: format!(
+            "must be a number from 0 to {bytes_max}: a batch has to fit an entry of the log, which takes a quarter of \
+             log.file-bytes and 16 MiB at the most"
+        ),
+    })
 }
 
 fn known(name: &str) -> Result<&'static ConfigDefinition, ConfigError> {
@@ -362,6 +388,20 @@ mod tests {
             check_configs(&map(&[("retention.ms", &long)])),
             Err(ConfigError::Value { .. })
         ));
+    }
+
+    /// Proves that the largest batch is bounded by what a log entry takes, and that the error says so.
+    #[test]
+    fn batches_must_fit_an_entry() {
+        assert_eq!(check_message_bytes(" 2097072 ", 2_097_072), Ok(()));
+        for value in ["2097073", "2147483647", "-1", "x"] {
+            let error = check_message_bytes(value, 2_097_072)
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains("max.message.bytes"), "{error}");
+            assert!(error.contains("from 0 to 2097072"), "{error}");
+            assert!(error.contains("log.file-bytes"), "{error}");
+        }
     }
 
     /// Proves that an unknown name is refused with the nearest known one (R: "did you mean").

@@ -21,7 +21,9 @@ mod spread;
 
 pub use apply::{MetadataOutcome, Refusal};
 pub use command::{ConfigChange, ConfigOperation, ConfigSetMode, MetadataCommand, ProducerIdBlock};
-pub use config_rules::{ConfigError, changed, check_configs, nearest_name};
+pub use config_rules::{
+    ConfigError, MAX_MESSAGE_BYTES, changed, check_configs, check_message_bytes, nearest_name,
+};
 pub use config_table::{CONFIGS, ConfigDefinition, ConfigKind, ConfigType, definition};
 pub use config_view::{
     ConfigSource, DescribedConfig, EffectiveConfig, TimestampType, describe, effective,

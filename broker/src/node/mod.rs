@@ -167,3 +167,7 @@ fn lock_directory(world: &World, dir: &std::path::Path) -> Result<Box<dyn DirLoc
             _ => failed(error),
         })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests;

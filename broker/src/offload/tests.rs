@@ -33,6 +33,10 @@ use uuid::Uuid;
 const WITHIN: Duration = Duration::from_secs(60);
 const GROUP: PlacementGroupId = PlacementGroupId::new(1);
 
+fn deadline() -> tokio::time::Instant {
+    tokio::time::Instant::now() + WITHIN
+}
+
 fn cluster() -> ClusterId {
     ClusterId::new(Uuid::from_u128(42))
 }
@@ -191,8 +195,8 @@ impl Running {
             .group
             .proposer()
             .accept(vec![AppendBatch { descriptor, bytes }]);
-        let outcomes = pending.await.unwrap().outcome().await.unwrap();
-        let AppendOutcome::Appended(appended) = outcomes[0] else {
+        let outcomes = pending.await.unwrap().outcomes(deadline()).await;
+        let Ok(AppendOutcome::Appended(appended)) = outcomes[0] else {
             panic!("{outcomes:?}")
         };
         assert_eq!(appended.base_offset, Offset::new(first));
@@ -332,10 +336,10 @@ async fn a_log_without_untiered_records_is_freed() {
         };
         let batch = AppendBatch { descriptor, bytes };
         let pending = running.group.proposer().accept(vec![batch]).await.unwrap();
-        last = Some(pending.outcome().await.unwrap());
+        last = Some(pending.outcomes(deadline()).await);
     }
     // Partition 1 was never created: half of the log are refused batches, which no segment ever holds.
-    assert!(matches!(last.unwrap()[0], AppendOutcome::Refused(_)));
+    assert!(matches!(last.unwrap()[0], Ok(AppendOutcome::Refused(_))));
     let command = PartitionCommand::DeleteTopic(partition(0).topic);
     running.group.propose(command).await.unwrap();
     let freed = async {

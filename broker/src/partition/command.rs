@@ -30,6 +30,12 @@ const FLAG_LOG_APPEND_TIME: u16 = 1;
 /// Smallest encoding of one segment of an Uploaded command; bounds the count before anything is allocated.
 const SEGMENT_BYTES_MIN: usize = PARTITION_BYTES + 64;
 
+/// Bytes of an `Append` command with that many batches, besides the batches' own.
+#[must_use]
+pub const fn append_overhead(batches: usize) -> usize {
+    HEAD_BYTES + 4 + batches * BATCH_BYTES
+}
+
 /// Bytes of an `Uploaded` command besides its segments: head, cut, count.
 pub const UPLOADED_BYTES: usize = HEAD_BYTES + 8 + 4;
 

@@ -10,7 +10,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use super::command::{BatchDescriptor, PartitionCommand, Stamped};
+use super::command::{BatchDescriptor, PartitionCommand, Stamped, append_overhead};
 use super::machine::PartitionOutcome;
 use super::state::AppendOutcome;
 use crate::placement::{Command, Group, ProposeError, StateMachine};
@@ -20,12 +20,13 @@ use futures::stream::FuturesUnordered;
 use tidelog_env::{Clock, Tasks};
 use tidelog_model::TimestampMs;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
 
 /// Bounds of one proposer.
 #[derive(Clone, Copy, Debug)]
 pub struct ProposerConfig {
-    /// Bytes of batches per entry at most, unless a single batch is larger. 1 MiB: what one append to a follower may
-    /// carry (consensus measurements); larger entries gain nothing.
+    /// Bytes of an entry at most, directory included, unless a single batch is larger; never more than the group takes. 1 MiB:
+    /// what one append to a follower may carry (consensus measurements); larger entries gain nothing.
     pub entry_bytes_max: usize,
     /// Batches per entry at most: bounds the directory to 4096 * 64 B = 256 KiB.
     pub entry_batches_max: usize,
@@ -60,23 +61,44 @@ pub type AppendFailure = ProposeError;
 
 type Outcomes = Result<Vec<AppendOutcome>, AppendFailure>;
 
+/// Batches that are proposed in one entry: an append, or a share of one that is too large for that.
 struct Waiting {
     batches: Vec<AppendBatch>,
+    /// Bytes of the batches.
     bytes: usize,
     reply: oneshot::Sender<Outcomes>,
-    permit: OwnedSemaphorePermit,
+    permit: Arc<OwnedSemaphorePermit>,
 }
 
 /// An accepted append: its place in the order is fixed. Dropping it abandons the answer, not the append.
-pub struct PendingAppend(oneshot::Receiver<Outcomes>);
+pub struct PendingAppend(Vec<Share>);
+
+struct Share {
+    batches: usize,
+    outcomes: oneshot::Receiver<Outcomes>,
+}
 
 impl PendingAppend {
-    /// Waits until the append is committed and applied: the records are then on a majority's disk (I7).
+    /// One outcome per batch, in the order they were given. An outcome means that the batch is committed and applied: its
+    /// records are then on a majority's disk (I7). A large append takes several entries, so a part of it may fail alone.
     ///
-    /// # Errors
-    /// [`AppendFailure`]; its `may_have_happened` says whether the records may still become visible.
-    pub async fn outcome(self) -> Outcomes {
-        self.0.await.unwrap_or(Err(ProposeError::Unknown))
+    /// Errors of a batch: [`AppendFailure`]; its `may_have_happened` says whether the records may still become visible. What
+    /// has no outcome at `deadline` is [`ProposeError::Timeout`].
+    pub async fn outcomes(self, deadline: Instant) -> Vec<Result<AppendOutcome, AppendFailure>> {
+        let mut all = Vec::new();
+        for share in self.0 {
+            let error = match timeout_at(deadline, share.outcomes).await {
+                Ok(Ok(Ok(outcomes))) if outcomes.len() == share.batches => {
+                    all.extend(outcomes.into_iter().map(Ok));
+                    continue;
+                }
+                Ok(Ok(Err(error))) => error,
+                Ok(Ok(Ok(_)) | Err(_)) => ProposeError::Unknown,
+                Err(_) => ProposeError::Timeout,
+            };
+            all.extend(std::iter::repeat_n(Err(error), share.batches));
+        }
+        all
     }
 }
 
@@ -86,12 +108,14 @@ pub struct Proposer {
     queue: mpsc::Sender<Waiting>,
     budget: Arc<Semaphore>,
     budget_max: usize,
+    entry_bytes_max: usize,
+    entry_batches_max: usize,
 }
 
 impl Proposer {
     /// Starts the task. It ends with `tasks`.
     pub fn start<M>(
-        config: ProposerConfig,
+        mut config: ProposerConfig,
         group: Group<M>,
         clock: Arc<dyn Clock>,
         tasks: &Tasks,
@@ -107,16 +131,20 @@ impl Proposer {
             .bytes_in_flight_max
             .min(Semaphore::MAX_PERMITS)
             .min(u32::MAX as usize);
+        config.entry_bytes_max = config.entry_bytes_max.min(group.entry_bytes_max());
         tasks.spawn("proposer", run(config, group, clock, waiting));
         Self {
             queue,
             budget: Arc::new(Semaphore::new(budget_max)),
             budget_max,
+            entry_bytes_max: config.entry_bytes_max,
+            entry_batches_max: config.entry_batches_max,
         }
     }
 
     /// Accepts an append: when this returns, everything accepted later comes after it in the log. Waits, in order,
-    /// while [`ProposerConfig::bytes_in_flight_max`] bytes are under way.
+    /// while [`ProposerConfig::bytes_in_flight_max`] bytes are under way. What one entry does not take is shared out over
+    /// several, in order. Cancelled, some of the batches may be appended.
     ///
     /// # Errors
     /// [`ProposeError::Fatal`] if the group has stopped: did not happen.
@@ -128,18 +156,60 @@ impl Proposer {
             .acquire_many_owned(cost)
             .await
             .map_err(|_| stopped())?;
-        let (reply, outcome) = oneshot::channel();
-        self.queue
-            .send(Waiting {
+        // Given back when the last share is answered.
+        let permit = Arc::new(permit);
+        let mut pending = Vec::new();
+        for batches in shares(batches, self.entry_bytes_max, self.entry_batches_max) {
+            let bytes: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
+            let (reply, outcomes) = oneshot::channel();
+            pending.push(Share {
+                batches: batches.len(),
+                outcomes,
+            });
+            let waiting = Waiting {
                 batches,
                 bytes,
                 reply,
-                permit,
-            })
-            .await
-            .map_err(|_| stopped())?;
-        Ok(PendingAppend(outcome))
+                permit: Arc::clone(&permit),
+            };
+            if self.queue.send(waiting).await.is_err() && pending.len() == 1 {
+                return Err(stopped());
+            }
+        }
+        Ok(PendingAppend(pending))
     }
+}
+
+/// Shares `batches` out, in order, so that each share makes an entry within the bounds; a batch that is larger by itself is
+/// alone.
+fn shares(
+    batches: Vec<AppendBatch>,
+    bytes_max: usize,
+    batches_max: usize,
+) -> Vec<Vec<AppendBatch>> {
+    let whole: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
+    if batches.len() <= 1 || fits(whole, batches.len(), bytes_max, batches_max) {
+        return vec![batches];
+    }
+    let mut shares = Vec::new();
+    let mut share: Vec<AppendBatch> = Vec::new();
+    let mut bytes = 0;
+    for batch in batches {
+        let more = batch.bytes.len();
+        if !share.is_empty() && !fits(bytes + more, share.len() + 1, bytes_max, batches_max) {
+            shares.push(std::mem::take(&mut share));
+            bytes = 0;
+        }
+        bytes += more;
+        share.push(batch);
+    }
+    shares.push(share);
+    shares
+}
+
+/// Whether `count` batches of `bytes` together make an entry within the bounds.
+fn fits(bytes: usize, count: usize, bytes_max: usize, batches_max: usize) -> bool {
+    bytes + append_overhead(count) <= bytes_max && count <= batches_max
 }
 
 type InFlight = FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>>;
@@ -170,14 +240,17 @@ async fn run<M>(
         let mut bytes = taken[0].bytes;
         let mut count = taken[0].batches.len();
         while let Ok(next) = queue.try_recv() {
-            if bytes + next.bytes > config.entry_bytes_max
-                || count + next.batches.len() > config.entry_batches_max
-            {
+            let (more, batches) = (bytes + next.bytes, count + next.batches.len());
+            if !fits(
+                more,
+                batches,
+                config.entry_bytes_max,
+                config.entry_batches_max,
+            ) {
                 left_over = Some(next);
                 break;
             }
-            bytes += next.bytes;
-            count += next.batches.len();
+            (bytes, count) = (more, batches);
             taken.push(next);
         }
         stamp = stamp.max(clock.now_ms());
@@ -240,5 +313,88 @@ where
                 drop(waiting.permit);
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests {
+    use super::*;
+    use tidelog_model::{
+        PartitionId, PartitionIndex, ProducerEpoch, ProducerId, Sequence, TopicId,
+    };
+    use uuid::Uuid;
+
+    fn batch(number: usize, bytes: usize) -> AppendBatch {
+        let descriptor = BatchDescriptor {
+            partition: PartitionId {
+                topic: TopicId::new(Uuid::from_u128(1)),
+                index: PartitionIndex::new(i32::try_from(number).unwrap()),
+            },
+            position: 0,
+            length: u32::try_from(bytes).unwrap(),
+            records: 1,
+            producer_id: ProducerId::NONE,
+            producer_epoch: ProducerEpoch::new(-1),
+            log_append_time: false,
+            base_sequence: Sequence::new(-1),
+            first_timestamp: TimestampMs::new(1),
+            max_timestamp: TimestampMs::new(1),
+        };
+        AppendBatch {
+            descriptor,
+            bytes: Bytes::from(vec![0; bytes]),
+        }
+    }
+
+    fn entry_bytes(share: &[AppendBatch]) -> usize {
+        let command =
+            PartitionCommand::Append(share.iter().map(|batch| batch.descriptor).collect());
+        let stamp = TimestampMs::new(1);
+        let body: usize = share.iter().map(|batch| batch.bytes.len()).sum();
+        Stamped { stamp, command }.encode().len() + body
+    }
+
+    /// Proves that shares keep the order, lose nothing, and fit their bounds to the byte; only a batch that is too large by
+    /// itself is over, and alone.
+    #[test]
+    fn shares_fit_and_keep_the_order() {
+        const BYTES_MAX: usize = 10_000;
+        for sizes in [
+            vec![],
+            vec![9_000],
+            vec![20_000],
+            vec![9_000, 856],
+            vec![9_000, 857],
+            vec![4_000, 20_000, 4_000, 4_000, 4_000],
+            vec![0; 12],
+            vec![61; 1_000],
+        ] {
+            let batches: Vec<_> = sizes
+                .iter()
+                .enumerate()
+                .map(|(number, bytes)| batch(number, *bytes))
+                .collect();
+            let shares = shares(batches.clone(), BYTES_MAX, 5);
+            let order = |batches: &[AppendBatch]| {
+                batches
+                    .iter()
+                    .map(|batch| batch.descriptor.partition)
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(order(&shares.concat()), order(&batches));
+            for (at, share) in shares.iter().enumerate() {
+                assert!(share.len() <= 5);
+                assert!(entry_bytes(share) <= BYTES_MAX || share.len() == 1);
+                if let Some(next) = shares.get(at + 1).and_then(|share| share.first()) {
+                    let more = [share.as_slice(), std::slice::from_ref(next)].concat();
+                    assert!(
+                        entry_bytes(&more) > BYTES_MAX || more.len() > 5,
+                        "no share is cut short"
+                    );
+                }
+            }
+        }
+        assert_eq!(entry_bytes(&[batch(0, 9_000), batch(1, 856)]), BYTES_MAX);
     }
 }

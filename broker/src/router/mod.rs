@@ -121,6 +121,16 @@ impl Router {
         self.inner.data.values()
     }
 
+    /// The largest record batch that every data group of this broker takes: what a topic may ask for, since its partitions may
+    /// be in any of them.
+    #[must_use]
+    pub fn batch_bytes_max(&self) -> usize {
+        self.data_groups()
+            .map(DataGroup::batch_bytes_max)
+            .min()
+            .unwrap_or(usize::MAX)
+    }
+
     /// The data group with this id, if this broker holds a replica of it.
     #[must_use]
     pub fn data_group(&self, id: PlacementGroupId) -> Option<&DataGroup> {
