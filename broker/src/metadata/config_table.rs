@@ -39,6 +39,17 @@ pub enum ConfigKind {
     ListOf(&'static [&'static str]),
 }
 
+/// Whether a value changes what Tidelog does. Every value is checked, stored and shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConfigEffect {
+    /// It does; the text is a bound that the table cannot say, or empty.
+    Yes(&'static str),
+    /// It will; nothing enforces it in this version. The text says what happens instead.
+    NotYet(&'static str),
+    /// It never will: what it controls does not exist here.
+    None,
+}
+
 /// One topic config.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ConfigDefinition {
@@ -48,8 +59,8 @@ pub struct ConfigDefinition {
     pub kind: ConfigKind,
     /// Value when the topic sets none.
     pub default: &'static str,
-    /// Whether the value changes what Tidelog does. Others are stored and shown only.
-    pub effective: bool,
+    /// Whether the value changes what Tidelog does.
+    pub effect: ConfigEffect,
     /// A value that Kafka has and Tidelog refuses for now, with the reason.
     pub refused: Option<(&'static str, &'static str)>,
 }
@@ -83,19 +94,31 @@ const fn used(name: &'static str, kind: ConfigKind, default: &'static str) -> Co
         name,
         kind,
         default,
-        effective: true,
+        effect: ConfigEffect::Yes(""),
         refused: None,
     }
 }
 
+const fn later(
+    name: &'static str,
+    kind: ConfigKind,
+    default: &'static str,
+    instead: &'static str,
+) -> ConfigDefinition {
+    let mut of = used(name, kind, default);
+    of.effect = ConfigEffect::NotYet(instead);
+    of
+}
+
 const fn shown(name: &'static str, kind: ConfigKind, default: &'static str) -> ConfigDefinition {
-    ConfigDefinition {
-        name,
-        kind,
-        default,
-        effective: false,
-        refused: None,
-    }
+    let mut of = used(name, kind, default);
+    of.effect = ConfigEffect::None;
+    of
+}
+
+const fn bounded(mut of: ConfigDefinition, bound: &'static str) -> ConfigDefinition {
+    of.effect = ConfigEffect::Yes(bound);
+    of
 }
 
 const fn refusing(
@@ -110,13 +133,19 @@ const fn refusing(
 const LONG_MAX: &str = "9223372036854775807";
 const CODECS: &[&str] = &["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"];
 
+const NOTHING_DELETED: &str = "no record is deleted by age or size";
+const LOCAL_BYTES: &str = "`tier.local-bytes` says how much stays local per group";
+const CUTS: &str = "`tier.cut-bytes` and `tier.cut-interval-ms` say when segments are made";
+const ENTRY: &str = "at most what a log entry takes: a quarter of `log.file-bytes`, 16 MiB at the most, less 80 bytes";
+
 /// All topic configs, ascending by name.
 pub const CONFIGS: &[ConfigDefinition] = &[
     refusing(
-        used(
+        later(
             "cleanup.policy",
             ConfigKind::ListOf(&["compact", "delete"]),
             "delete",
+            NOTHING_DELETED,
         ),
         "compact",
         "log compaction is not built yet: only the full history with cleanup.policy=delete is kept",
@@ -138,18 +167,27 @@ pub const CONFIGS: &[ConfigDefinition] = &[
     shown("flush.messages", ConfigKind::Long(1, i64::MAX), LONG_MAX),
     shown("flush.ms", ConfigKind::Long(0, i64::MAX), LONG_MAX),
     shown("index.interval.bytes", ConfigKind::Int(0, i32::MAX), "4096"),
-    used(
+    later(
         "local.retention.bytes",
         ConfigKind::Long(-2, i64::MAX),
         "-2",
+        LOCAL_BYTES,
     ),
-    used("local.retention.ms", ConfigKind::Long(-2, i64::MAX), "-2"),
+    later(
+        "local.retention.ms",
+        ConfigKind::Long(-2, i64::MAX),
+        "-2",
+        LOCAL_BYTES,
+    ),
     shown(
         "max.compaction.lag.ms",
         ConfigKind::Long(1, i64::MAX),
         LONG_MAX,
     ),
-    used("max.message.bytes", ConfigKind::Int(0, i32::MAX), "1048588"),
+    bounded(
+        used("max.message.bytes", ConfigKind::Int(0, i32::MAX), "1048588"),
+        ENTRY,
+    ),
     shown("message.downconversion.enable", ConfigKind::Boolean, "true"),
     used(
         "message.timestamp.after.max.ms",
@@ -185,16 +223,36 @@ pub const CONFIGS: &[ConfigDefinition] = &[
         "false",
         "a topic without tiered storage is not built yet: every topic goes to the object store",
     ),
-    used("retention.bytes", ConfigKind::Long(-1, i64::MAX), "-1"),
-    used("retention.ms", ConfigKind::Long(-1, i64::MAX), "604800000"),
-    used("segment.bytes", ConfigKind::Int(14, i32::MAX), "1073741824"),
+    later(
+        "retention.bytes",
+        ConfigKind::Long(-1, i64::MAX),
+        "-1",
+        NOTHING_DELETED,
+    ),
+    later(
+        "retention.ms",
+        ConfigKind::Long(-1, i64::MAX),
+        "604800000",
+        NOTHING_DELETED,
+    ),
+    later(
+        "segment.bytes",
+        ConfigKind::Int(14, i32::MAX),
+        "1073741824",
+        CUTS,
+    ),
     shown(
         "segment.index.bytes",
         ConfigKind::Int(4, i32::MAX),
         "10485760",
     ),
     shown("segment.jitter.ms", ConfigKind::Long(0, i64::MAX), "0"),
-    used("segment.ms", ConfigKind::Long(1, i64::MAX), "604800000"),
+    later(
+        "segment.ms",
+        ConfigKind::Long(1, i64::MAX),
+        "604800000",
+        CUTS,
+    ),
     shown(
         "unclean.leader.election.enable",
         ConfigKind::Boolean,
@@ -220,11 +278,44 @@ mod tests {
         assert_eq!(definition("retention"), None);
     }
 
+    /// Proves that the table calls nothing effective that this version does not enforce: these and no others.
+    #[test]
+    fn only_what_is_enforced_is_called_effective() {
+        let names = |wanted: fn(ConfigEffect) -> bool| -> Vec<&str> {
+            let found = CONFIGS.iter().filter(|entry| wanted(entry.effect));
+            found.map(|entry| entry.name).collect()
+        };
+        assert_eq!(
+            names(|effect| matches!(effect, ConfigEffect::Yes(_))),
+            [
+                "max.message.bytes",
+                "message.timestamp.after.max.ms",
+                "message.timestamp.before.max.ms",
+                "message.timestamp.type",
+                "remote.log.copy.disable",
+                "remote.storage.enable",
+            ]
+        );
+        assert_eq!(
+            names(|effect| matches!(effect, ConfigEffect::NotYet(_))),
+            [
+                "cleanup.policy",
+                "local.retention.bytes",
+                "local.retention.ms",
+                "retention.bytes",
+                "retention.ms",
+                "segment.bytes",
+                "segment.ms",
+            ]
+        );
+    }
+
     /// The table as the documentation shows it.
     fn rendered() -> String {
         let mut text = String::from(
-            "# Topic configs\n\nKafka's names (`TopicConfig` of kafka-clients 4.2). Those without effect are accepted, stored and shown, so \
-             that tools keep\nworking. This page is made from `broker/src/metadata/config_table.rs`; a test compares them.\n\n\
+            "# Topic configs\n\nKafka's names (`TopicConfig` of kafka-clients 4.2). Every value is checked, stored and shown, so that tools \
+             keep working;\nthe last column says whether it changes anything: **yes**, **not yet** (nothing enforces it in this \
+             version), or **none**\n(what it controls does not exist here). This page is made from `broker/src/metadata/config_table.rs`; a test compares them.\n\n\
              | name | type | allowed | default | effect |\n|---|---|---|---|---|\n",
         );
         for entry in CONFIGS {
@@ -237,11 +328,15 @@ mod tests {
                 ConfigKind::OneOf(list) | ConfigKind::ListOf(list) => list.join(", "),
             };
             let kind = format!("{:?}", entry.kind.config_type()).to_lowercase();
-            let effect = match (entry.effective, entry.refused) {
-                (_, Some((value, why))) => format!("`{value}` is refused: {why}"),
-                (true, None) => "yes".to_owned(),
-                (false, None) => "none".to_owned(),
+            let mut effect = match entry.effect {
+                ConfigEffect::Yes("") => "yes".to_owned(),
+                ConfigEffect::Yes(bound) => format!("yes; {bound}"),
+                ConfigEffect::NotYet(instead) => format!("not yet: {instead}"),
+                ConfigEffect::None => "none".to_owned(),
             };
+            if let Some((value, why)) = entry.refused {
+                effect.push_str(&format!(". `{value}` is refused: {why}"));
+            }
             let (name, default) = (entry.name, entry.default);
             text.push_str(&format!(
                 "| `{name}` | {kind} | {allowed} | {default} | {effect} |\n"
