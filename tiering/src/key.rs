@@ -7,7 +7,7 @@
 use crate::manifest::ObjectId;
 use object_store::path::Path;
 use std::fmt;
-use tidelog_model::{ClusterId, PlacementGroupId, Term};
+use tidelog_model::{ClusterId, NodeId, PlacementGroupId, Term};
 use uuid::Uuid;
 
 /// A key, or the prefix of keys, relative to `<prefix>/v1/<cluster>/`.
@@ -118,6 +118,12 @@ pub fn archive_root() -> ObjectKey {
 #[must_use]
 pub fn probe_root(run: Uuid) -> ObjectKey {
     ObjectKey(format!("probe/{}", run.hyphenated()))
+}
+
+/// The object that a broker reads to see that the store works.
+#[must_use]
+pub fn alive(node: NodeId) -> ObjectKey {
+    ObjectKey(format!("probe/alive/{}", node.get()))
 }
 
 /// `<prefix>/v1/<cluster>`: what everything of a cluster lies below.

@@ -8,6 +8,7 @@
     allow(clippy::disallowed_methods, reason = "tests may touch the real world")
 )]
 
+pub mod alive;
 pub mod format;
 pub mod key;
 pub mod manifest;

@@ -121,7 +121,7 @@ impl fmt::Display for ProbeReport {
     }
 }
 
-type Failed = (String, &'static str);
+pub(crate) type Failed = (String, &'static str);
 
 /// Runs all checks below `probe/` of the cluster and removes what they wrote. Never fails itself; a store that does
 /// not answer takes at most about half a minute.
@@ -166,7 +166,7 @@ fn line(name: &'static str, outcome: Result<(), Failed>) -> ProbeCheck {
 }
 
 /// What to do about an error that is not about the check itself.
-fn general(error: &StoreError, denied: &'static str) -> Failed {
+pub(crate) fn general(error: &StoreError, denied: &'static str) -> Failed {
     let advice = match error {
         StoreError::Refused { .. } => denied,
         StoreError::NotFound { .. } => "Does the bucket exist? Create it, or correct store.url",
@@ -180,7 +180,7 @@ fn general(error: &StoreError, denied: &'static str) -> Failed {
     (error.to_string(), advice)
 }
 
-const MAY_WRITE: &str = "Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the instance's role), that the bucket \
+pub(crate) const MAY_WRITE: &str = "Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the instance's role), that the bucket \
                          exists, and that they allow GetObject and PutObject in it";
 const CONTENT: &[u8] = b"Tidelog start-up probe: this object may be deleted";
 

@@ -114,6 +114,7 @@ fn plain(name: &str, help: &'static str, group: Option<u32>, value: u64) -> Plai
 fn reading(state: &AdminState) -> Reading {
     let mut reading = Reading {
         task_panics: state.tasks.panics(),
+        store_up: state.health.is_well("store"),
         uptime_seconds: state.started.elapsed().as_secs(),
         ..Reading::default()
     };

@@ -10,6 +10,7 @@ mod identity;
 mod listeners;
 mod stop;
 mod store;
+mod store_watch;
 
 use std::sync::Arc;
 

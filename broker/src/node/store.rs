@@ -1,15 +1,15 @@
-//! The object store of a node: opened at start, probed in the background.
+//! The object store of a node: opened at start, watched in the background (`store_watch`).
 //!
 //! A store that cannot be reached does not keep a broker from starting (field report A15): appends and tail reads work
-//! without it. Readiness and the log say what is wrong until it works.
+//! without it. Health and the log say what is wrong until it works.
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::World;
 use super::error::StartError;
 use super::identity::Identity;
+use super::store_watch::{self, Watched};
 use crate::admin::Health;
 use crate::config::Config;
 use tidelog_env::Tasks;
@@ -17,9 +17,6 @@ use tidelog_model::ClusterId;
 use tidelog_tiering::probe::{ProbeReport, probe};
 use tidelog_tiering::reader::{ReaderConfig, RemoteReader};
 use tidelog_tiering::store::{OpenStore, StoreLimits, StoreSettings, TierStore, open_store};
-
-/// Pause between two probes of a store that does not work.
-const PROBE_PAUSE: Duration = Duration::from_secs(5);
 
 /// The store and what reads it.
 pub(super) struct NodeStore {
@@ -90,8 +87,15 @@ pub(super) fn open(
         tasks.clone(),
     ));
     let health = Health::default();
-    health.not_ready("store", "not tried yet");
-    watch_store(&tier, &url, world, &health, tasks);
+    let watched = Watched {
+        store: tier.clone(),
+        url: url.clone(),
+        node: identity.node,
+        health: health.clone(),
+        clock: Arc::clone(&world.clock),
+        random: Arc::clone(&world.random),
+    };
+    store_watch::start(watched, tasks);
     let root_uri = root_uri(&url);
     Ok(NodeStore {
         url,
@@ -146,32 +150,4 @@ pub async fn probe_store(config: &Config, world: &World) -> Result<ProbeReport, 
         ClusterId::new(world.random.uuid()),
     )?;
     Ok(probe(&tier, world.clock.as_ref()).await)
-}
-
-fn watch_store(tier: &TierStore, url: &str, world: &World, health: &Health, tasks: &Tasks) {
-    let (tier, url, health, clock) = (
-        tier.clone(),
-        url.to_owned(),
-        health.clone(),
-        Arc::clone(&world.clock),
-    );
-    tasks.spawn("store-probe", async move {
-        let mut said = false;
-        loop {
-            let report = probe(&tier, clock.as_ref()).await;
-            if report.fit_for_one_broker() {
-                if !report.is_ok() {
-                    tracing::warn!("object store {url} works, with limits:\n{report}");
-                }
-                health.ready("store");
-                return;
-            }
-            health.not_ready("store", report.to_string());
-            // Once: /readyz goes on saying it.
-            if !std::mem::replace(&mut said, true) {
-                tracing::warn!("object store {url} does not work, and is tried again; `tidelog doctor --store {url}` tells more:\n{report}");
-            }
-            tokio::time::sleep(PROBE_PAUSE).await;
-        }
-    });
 }

@@ -15,6 +15,7 @@ use tidelog_model::batch::BatchBuilder;
 use tidelog_model::codec::Codec;
 use tokio::time::Instant;
 
+mod health;
 mod produce;
 
 const WITHIN: Duration = Duration::from_secs(30);

@@ -70,6 +70,8 @@ pub struct Reading {
     pub partitions: u64,
     /// Panics of background tasks.
     pub task_panics: u64,
+    /// Whether the object store answers.
+    pub store_up: bool,
     /// Seconds since the start.
     pub uptime_seconds: u64,
 }
@@ -98,6 +100,7 @@ impl Metrics {
             .set(i64::try_from(reading.topics.len()).unwrap_or(i64::MAX));
         gauges.partitions.set(signed(reading.partitions));
         gauges.task_panics.set(signed(reading.task_panics));
+        gauges.store_up.set(i64::from(reading.store_up));
         gauges.uptime_seconds.set(signed(reading.uptime_seconds));
         for group in &reading.groups {
             let label = GroupLabel { group: group.group };

@@ -87,6 +87,7 @@ struct Gauges {
     topic_remote_bytes: Family<TopicLabel, Gauge>,
     topic_local_bytes: Family<TopicLabel, Gauge>,
     task_panics: Gauge,
+    store_up: Gauge,
     uptime_seconds: Gauge,
 }
 
@@ -166,6 +167,7 @@ impl Gauges {
             topic_remote_bytes: Family::default(),
             topic_local_bytes: Family::default(),
             task_panics: Gauge::default(),
+            store_up: Gauge::default(),
             uptime_seconds: Gauge::default(),
         };
         gauges.register_all(registry);
@@ -221,6 +223,11 @@ impl Gauges {
             "task_panics",
             "Background tasks that panicked since the start",
             g.task_panics.clone(),
+        );
+        registry.register(
+            "store_up",
+            "1 while the object store answers",
+            g.store_up.clone(),
         );
         registry.register(
             "uptime_seconds",
