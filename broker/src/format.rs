@@ -84,6 +84,11 @@ impl Writer {
         self.u32(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
+    /// Bytes as they are, without a length.
+    pub fn raw(&mut self, value: &[u8]) {
+        self.bytes.extend_from_slice(value);
+    }
+
     /// Length (four bytes), then the bytes.
     pub fn blob(&mut self, value: &[u8]) {
         self.count(value.len());

@@ -19,6 +19,7 @@ pub mod node;
 pub mod observe;
 pub mod offload;
 pub mod partition;
+pub mod peer;
 pub mod placement;
 pub mod router;
 pub mod wire;

@@ -14,7 +14,8 @@ const LEVELS: &[&[&str]] = &[
     &["error", "format", "config", "observe"],
     &["log", "wire"],
     &["placement"],
-    &["partition", "metadata", "coordinator"],
+    // `peer` is the transport between brokers: placement's messages as bytes.
+    &["partition", "metadata", "coordinator", "peer"],
     // Puts partition and coordinator into one replicated state machine.
     &["datagroup"],
     &["router", "offload"],

@@ -1,0 +1,127 @@
+//! Settings of the transport between brokers, and who this broker is to the others.
+//!
+//! Owns: [`PeerConfig`], [`PeerListenerConfig`], [`PeerIdentity`].
+//! Not here: caps on sizes (`limits.rs`).
+//! Spec: docs/protocols/peer.md
+
+use super::limits;
+use parking_lot::RwLock;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tidelog_env::Random;
+use tidelog_model::{ClusterId, NodeId, RaftNodeId};
+
+/// Settings of the calling side.
+#[derive(Debug, Clone)]
+pub struct PeerConfig {
+    /// Connecting and the handshake, together.
+    pub handshake: Duration,
+    /// Pause after a failed try to connect; doubles up to `retry_max`. With jitter.
+    pub retry_min: Duration,
+    /// The longest pause. Below an election timeout, so that a peer that is back is heard before somebody campaigns.
+    pub retry_max: Duration,
+    /// Awaiting something, a connection is pinged after so long without a byte from the peer.
+    pub ping_after: Duration,
+    /// And dead after so long. Also how long a write may rest.
+    pub silence_max: Duration,
+    /// Messages queued and in flight per connection.
+    pub in_flight_count_max: usize,
+    /// Their bytes. At least one append of the largest size (24 MiB), or such an append is never sent.
+    pub in_flight_bytes_max: usize,
+}
+
+impl Default for PeerConfig {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(3),
+            retry_min: Duration::from_millis(50),
+            retry_max: Duration::from_secs(1),
+            ping_after: Duration::from_secs(2),
+            silence_max: Duration::from_secs(6),
+            in_flight_count_max: limits::IN_FLIGHT_COUNT_MAX,
+            in_flight_bytes_max: limits::IN_FLIGHT_BYTES_MAX,
+        }
+    }
+}
+
+/// Settings of the listening side.
+#[derive(Debug, Clone)]
+pub struct PeerListenerConfig {
+    /// Where to listen (`peer.listen`).
+    pub listen: SocketAddr,
+    /// Open connections at most.
+    pub connections_max: usize,
+    /// From accepting to the end of the handshake.
+    pub handshake: Duration,
+    /// A frame that has begun, or a reply, must make progress within this.
+    pub stall: Duration,
+    /// A connection without a frame for so long is closed.
+    pub idle: Duration,
+    /// Bytes of frames in work, over all connections.
+    pub frame_memory_bytes: usize,
+    /// Bytes of partial snapshots, all together, as announced.
+    pub snapshot_memory_bytes: usize,
+    /// A partial snapshot that was not touched for so long is dropped.
+    pub snapshot_idle: Duration,
+}
+
+impl PeerListenerConfig {
+    /// The defaults, listening on `listen`.
+    #[must_use]
+    pub fn new(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            connections_max: limits::CONNECTIONS_MAX,
+            handshake: Duration::from_secs(3),
+            stall: Duration::from_secs(10),
+            idle: Duration::from_secs(600),
+            frame_memory_bytes: limits::FRAME_MEMORY_BYTES,
+            snapshot_memory_bytes: limits::SNAPSHOT_MEMORY_BYTES,
+            snapshot_idle: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Who this broker is, as every handshake says it. One per process, shared by the listener and the transport.
+#[derive(Debug)]
+pub struct PeerIdentity {
+    cluster: RwLock<Option<ClusterId>>,
+    pub(super) name: String,
+    pub(super) broker: NodeId,
+    pub(super) node: RaftNodeId,
+    pub(super) instance: u64,
+}
+
+impl PeerIdentity {
+    /// `cluster` is `None` while this broker is in no cluster: then only calls are made and answered. A name of more than 255 bytes
+    /// is cut at 255 on the wire, on every broker alike.
+    #[must_use]
+    pub fn new(
+        cluster: Option<ClusterId>,
+        name: &str,
+        broker: NodeId,
+        node: RaftNodeId,
+        random: &dyn Random,
+    ) -> Self {
+        let mut name = name.to_owned();
+        name.truncate(name.floor_char_boundary(limits::NAME_BYTES_MAX));
+        Self {
+            cluster: RwLock::new(cluster),
+            name,
+            broker,
+            node,
+            instance: random.next_u64(),
+        }
+    }
+
+    /// The cluster, once this broker is in one.
+    #[must_use]
+    pub fn cluster(&self) -> Option<ClusterId> {
+        *self.cluster.read()
+    }
+
+    /// This broker has become part of `cluster`. Connections that are open stay; new ones say so.
+    pub fn join(&self, cluster: ClusterId) {
+        *self.cluster.write() = Some(cluster);
+    }
+}

@@ -1,0 +1,199 @@
+//! The listening side: accepts connections of other brokers, bounds them, ends them.
+//!
+//! Owns: [`PeerListener`], the accept loop, the set of connections.
+//! Not here: one connection (`session.rs`).
+//! Spec: docs/protocols/peer.md
+
+use super::config::{PeerIdentity, PeerListenerConfig};
+use super::groups::{CallServices, PeerGroups};
+use super::memory::FrameMemory;
+use super::metrics::{OpenConnection, PeerMetrics};
+use super::partial::Partials;
+use super::session::{self, Shared};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tidelog_env::{Accepted, Listener, Network, Tasks};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+/// Pause after a failed accept; doubles up to the second one while accepts fail (EMFILE, ENFILE, ENOBUFS).
+const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(10);
+const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// One log line per this long and reason about peers that are not let in: they try again every second.
+const SAY_PAUSE: Duration = Duration::from_secs(10);
+
+/// Why the listener cannot start.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot listen on {address} for other brokers: {source}. Is another process on this port? Choose another address (peer.listen)"
+)]
+pub struct PeerListenError {
+    /// The address.
+    pub address: SocketAddr,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+/// The parts that a [`PeerListener`] is made of.
+pub struct PeerListenerParts {
+    /// Who this broker is.
+    pub identity: Arc<PeerIdentity>,
+    /// Sockets.
+    pub network: Arc<dyn Network>,
+    /// The groups that peers reach.
+    pub groups: PeerGroups,
+    /// The services that peers call.
+    pub services: CallServices,
+    /// Counters, shared with the transport.
+    pub metrics: PeerMetrics,
+}
+
+/// The running listener.
+pub struct PeerListener {
+    local: SocketAddr,
+    tasks: Tasks,
+    #[cfg(test)]
+    pub(super) shared: Arc<Shared>,
+}
+
+struct Acceptor {
+    listener: tokio::sync::Mutex<Box<dyn Listener>>,
+    shared: Arc<Shared>,
+    places: Arc<Semaphore>,
+    connections: Tasks,
+}
+
+impl PeerListener {
+    /// Binds and starts to accept. Groups and services may register before and after.
+    ///
+    /// # Errors
+    /// The address is taken, not ours, or not allowed.
+    pub async fn start(
+        config: PeerListenerConfig,
+        parts: PeerListenerParts,
+    ) -> Result<Self, PeerListenError> {
+        let address = config.listen;
+        let failed = |source| PeerListenError { address, source };
+        let listener = parts.network.listen(address).await.map_err(failed)?;
+        let local = listener.local_addr().map_err(failed)?;
+        let places = Arc::new(Semaphore::new(config.connections_max));
+        let sweep_pause = config.snapshot_idle / 4;
+        let shared = Arc::new(Shared {
+            identity: parts.identity,
+            groups: parts.groups,
+            services: parts.services,
+            metrics: parts.metrics,
+            memory: FrameMemory::new(config.frame_memory_bytes),
+            partials: Partials::new(config.snapshot_memory_bytes, config.snapshot_idle),
+            said: Said::default(),
+            config,
+        });
+        let tasks = Tasks::new();
+        let acceptor = Arc::new(Acceptor {
+            listener: tokio::sync::Mutex::new(listener),
+            shared: Arc::clone(&shared),
+            places,
+            connections: tasks.clone(),
+        });
+        tasks.supervise("peer-accept", ACCEPT_PAUSE_MAX, move || {
+            Arc::clone(&acceptor).run()
+        });
+        let sweeping = Arc::clone(&shared);
+        tasks.supervise("peer-snapshot-sweep", ACCEPT_PAUSE_MAX, move || {
+            sweep(Arc::clone(&sweeping), sweep_pause)
+        });
+        Ok(Self {
+            local,
+            tasks,
+            #[cfg(test)]
+            shared,
+        })
+    }
+
+    /// The bound address, with the port that the system chose where 0 was asked for.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Ends the listener and every connection at once. Peers see a break: what was in work may have happened.
+    pub async fn stop(&self) {
+        self.tasks.stop().await;
+    }
+}
+
+async fn sweep(shared: Arc<Shared>, pause: Duration) {
+    loop {
+        tokio::time::sleep(pause).await;
+        shared
+            .partials
+            .sweep(|group| shared.groups.get(group).is_some());
+    }
+}
+
+impl Acceptor {
+    async fn run(self: Arc<Self>) {
+        let mut listener = self.listener.lock().await;
+        let mut pause = ACCEPT_PAUSE_MIN;
+        loop {
+            match listener.accept().await {
+                Ok(accepted) => {
+                    pause = ACCEPT_PAUSE_MIN;
+                    self.admit(accepted);
+                }
+                Err(error) => {
+                    self.shared.metrics.accept_errors.inc();
+                    if self.shared.said.may_say("accept") {
+                        tracing::error!(
+                            "cannot accept connections of brokers for now: {error} (file descriptors: ulimit -n)"
+                        );
+                    }
+                    tokio::time::sleep(pause).await;
+                    pause = pause.saturating_mul(2).min(ACCEPT_PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    fn admit(&self, accepted: Accepted) {
+        let shared = &self.shared;
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            shared.metrics.connections_over_bound.inc();
+            if shared.said.may_say("connections") {
+                tracing::warn!(
+                    peer = %accepted.peer,
+                    connections_max = shared.config.connections_max,
+                    "too many connections of brokers: new ones are closed at once"
+                );
+            }
+            return;
+        };
+        let open = OpenConnection::new(&shared.metrics.connections_accepted_open);
+        let session = session::run(Arc::clone(shared), accepted.peer, accepted.stream);
+        self.connections.spawn("peer-session", async move {
+            session.await;
+            drop((open, place));
+        });
+    }
+}
+
+/// Lets one log line through per reason and [`SAY_PAUSE`]. Reasons are few and ours.
+#[derive(Default)]
+pub(super) struct Said(Mutex<BTreeMap<&'static str, Instant>>);
+
+impl Said {
+    pub(super) fn may_say(&self, reason: &'static str) -> bool {
+        let now = Instant::now();
+        let mut said = self.0.lock();
+        let last = said.get(reason);
+        let may = last.is_none_or(|last| now.duration_since(*last) >= SAY_PAUSE);
+        if may {
+            said.insert(reason, now);
+        }
+        may
+    }
+}

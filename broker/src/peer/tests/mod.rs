@@ -1,0 +1,193 @@
+//! Tests of the transport: bytes, then two ends over loopback, then whole groups over it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod cluster;
+
+use super::*;
+use crate::log::{EntryKind, LogEntry, Vote};
+use crate::placement::{
+    AppendReply, AppendRequest, Member, PeerError, PeerLink, PeerNetwork, SnapshotRequest,
+    TransferReply, TransferRequest, VoteReply, VoteRequest,
+};
+use ::bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tidelog_env::{SystemRandom, Tasks, TcpNetwork};
+use tidelog_model::{ClusterId, LogId, LogIndex, NodeId, PlacementGroupId, RaftNodeId, Term};
+
+const GROUP: PlacementGroupId = PlacementGroupId::new(1);
+/// Bounds every wait for a condition.
+const WAIT: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(10);
+
+fn cluster() -> ClusterId {
+    ClusterId::new(uuid::Uuid::from_u128(7))
+}
+
+fn loopback() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+/// Raft node ids differ from broker ids, so that a mix-up shows.
+fn node_of(broker: i32) -> RaftNodeId {
+    RaftNodeId::new(1000 + u64::try_from(broker).unwrap())
+}
+
+fn identity(cluster: Option<ClusterId>, broker: i32) -> PeerIdentity {
+    let random = SystemRandom::shared();
+    PeerIdentity::new(
+        cluster,
+        "test",
+        NodeId::new(broker),
+        node_of(broker),
+        random.as_ref(),
+    )
+}
+
+/// Where the brokers of a test are.
+#[derive(Default)]
+struct Book(Mutex<BTreeMap<NodeId, String>>);
+
+impl AddressBook for Book {
+    fn address(&self, broker: NodeId) -> Option<String> {
+        self.0.lock().get(&broker).cloned()
+    }
+}
+
+/// One broker's end of the transport.
+struct Broker {
+    id: i32,
+    identity: Arc<PeerIdentity>,
+    groups: PeerGroups,
+    services: CallServices,
+    metrics: PeerMetrics,
+    book: Arc<Book>,
+    tasks: Tasks,
+    transport: PeerTransport,
+}
+
+impl Broker {
+    fn new(id: i32, book: &Arc<Book>) -> Self {
+        Self::with(identity(Some(cluster()), id), PeerConfig::default(), book)
+    }
+
+    fn with(identity: PeerIdentity, config: PeerConfig, book: &Arc<Book>) -> Self {
+        let (identity, metrics, tasks) = (Arc::new(identity), PeerMetrics::default(), Tasks::new());
+        let parts = PeerTransportParts {
+            identity: Arc::clone(&identity),
+            network: TcpNetwork::shared(),
+            random: SystemRandom::seeded(5),
+            book: Arc::clone(book) as Arc<dyn AddressBook>,
+            metrics: metrics.clone(),
+            tasks: tasks.clone(),
+        };
+        Self {
+            id: identity.broker.get(),
+            transport: PeerTransport::new(config, parts),
+            identity,
+            groups: PeerGroups::new(),
+            services: CallServices::new(),
+            metrics,
+            book: Arc::clone(book),
+            tasks,
+        }
+    }
+
+    /// Listens, and is in the book from then on.
+    async fn listen(&self) -> PeerListener {
+        self.listen_with(PeerListenerConfig::new(loopback())).await
+    }
+
+    async fn listen_with(&self, config: PeerListenerConfig) -> PeerListener {
+        let parts = PeerListenerParts {
+            identity: Arc::clone(&self.identity),
+            network: TcpNetwork::shared(),
+            groups: self.groups.clone(),
+            services: self.services.clone(),
+            metrics: self.metrics.clone(),
+        };
+        let listener = PeerListener::start(config, parts)
+            .await
+            .expect("it listens");
+        let address = listener.local_addr().to_string();
+        self.book.0.lock().insert(NodeId::new(self.id), address);
+        listener
+    }
+
+    /// This broker as others are told of it; the address is wrong, the book knows better.
+    fn member(&self) -> Member {
+        Member {
+            broker: NodeId::new(self.id),
+            address: "127.0.0.1:1".to_owned(),
+        }
+    }
+
+    fn link(&self, to: &Self, lane: crate::placement::Lane) -> Arc<dyn PeerLink> {
+        let network = self.transport.group(GROUP);
+        network.link(to.identity.node, &to.member(), lane)
+    }
+
+    fn target(&self) -> PeerTarget {
+        PeerTarget {
+            broker: Some(NodeId::new(self.id)),
+            node: Some(self.identity.node),
+            address: String::new(),
+        }
+    }
+}
+
+fn id(term: u64, index: u64) -> LogId {
+    LogId {
+        term: Term::new(term),
+        index: LogIndex::new(index),
+    }
+}
+
+fn vote(term: u64) -> Vote {
+    Vote {
+        term: Term::new(term),
+        node: RaftNodeId::new(9),
+        committed: true,
+    }
+}
+
+fn entry(term: u64, index: u64, body: &[u8]) -> LogEntry {
+    LogEntry {
+        id: id(term, index),
+        kind: EntryKind::Command,
+        dir: Bytes::copy_from_slice(&index.to_le_bytes()),
+        body: Bytes::copy_from_slice(body),
+    }
+}
+
+/// An append of one entry at `index`.
+fn append_at(index: u64, body: &[u8]) -> AppendRequest {
+    AppendRequest {
+        vote: vote(3),
+        previous: Some(id(3, index - 1)),
+        committed: None,
+        entries: vec![entry(3, index, body)],
+    }
+}
+
+fn heartbeat() -> AppendRequest {
+    AppendRequest {
+        vote: vote(3),
+        previous: None,
+        committed: None,
+        entries: Vec::new(),
+    }
+}
+
+/// Waits until `is` holds.
+async fn until(what: &str, is: impl Fn() -> bool) {
+    let waited = tokio::time::timeout(WAIT, async {
+        while !is() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "{what}");
+}

@@ -1,0 +1,195 @@
+//! Who may connect: the checks of the handshake, on both sides. Pure.
+//!
+//! Owns: the order of the checks and their texts.
+//! Not here: bytes (`hello.rs`), sockets.
+//! Spec: docs/protocols/peer.md (handshake, reasons)
+
+use super::config::PeerIdentity;
+use super::frame::WireLane;
+use super::hello::{Answer, Hello, Reason, Refusal, Versions, Who};
+use tidelog_model::{NodeId, RaftNodeId};
+
+impl PeerIdentity {
+    pub(super) fn who(&self) -> Who {
+        Who {
+            cluster: self.cluster(),
+            broker: self.broker,
+            node: self.node,
+            instance: self.instance,
+        }
+    }
+
+    pub(super) fn hello(
+        &self,
+        lane: WireLane,
+        broker_wanted: Option<NodeId>,
+        node_wanted: Option<RaftNodeId>,
+    ) -> Hello {
+        Hello {
+            versions: Versions::OURS,
+            lane: Some(lane),
+            from: self.who(),
+            broker_wanted,
+            node_wanted,
+            name: self.name.clone(),
+        }
+    }
+
+    /// The answer to `hello`.
+    pub(super) fn answer(&self, hello: &Hello) -> Answer {
+        match self.refuse(hello) {
+            Ok(version) => Answer {
+                versions: Versions {
+                    newest: version,
+                    ..Versions::OURS
+                },
+                refused: None,
+                from: self.who(),
+            },
+            Err((reason, text)) => Answer {
+                versions: Versions::OURS,
+                refused: Some(Refusal {
+                    reason: Some(reason),
+                    text,
+                }),
+                from: self.who(),
+            },
+        }
+    }
+
+    /// The version to speak, or the first reason against it.
+    fn refuse(&self, hello: &Hello) -> Result<u16, (Reason, String)> {
+        let no = |reason, text: String| Err((reason, text));
+        let (theirs, ours) = (hello.versions, Versions::OURS);
+        let Some(version) = ours.common(theirs) else {
+            return no(
+                Reason::Version,
+                format!(
+                    "broker {} speaks peer protocol versions {} to {}, broker {} speaks {} to {}: update the older one",
+                    self.broker,
+                    ours.oldest,
+                    ours.newest,
+                    hello.from.broker,
+                    theirs.oldest,
+                    theirs.newest
+                ),
+            );
+        };
+        let Some(lane) = hello.lane.filter(|_| hello.from.node.get() != 0) else {
+            return no(
+                Reason::Malformed,
+                "the lane, the flags or the Raft node id is not allowed".to_owned(),
+            );
+        };
+        if hello.name != self.name {
+            return no(
+                Reason::ClusterName,
+                format!(
+                    "cluster.name is \"{}\" here and \"{}\" at broker {}",
+                    self.name, hello.name, hello.from.broker
+                ),
+            );
+        }
+        self.check_ids(hello.from)?;
+        self.check_clusters(hello.from, lane)?;
+        let broker_fits = hello
+            .broker_wanted
+            .is_none_or(|wanted| wanted == self.broker);
+        let node_fits = hello.node_wanted.is_none_or(|wanted| wanted == self.node);
+        if broker_fits && node_fits {
+            return Ok(version);
+        }
+        let wanted = |what, id: Option<String>| id.map(|id| format!("{what} {id}"));
+        let broker = wanted("broker", hello.broker_wanted.map(|id| id.to_string()));
+        let node = wanted("Raft node", hello.node_wanted.map(|id| id.to_string()));
+        let all: Vec<_> = broker.into_iter().chain(node).collect();
+        no(
+            Reason::Node,
+            format!(
+                "this is broker {}, Raft node {}, not {}",
+                self.broker,
+                self.node,
+                all.join(", ")
+            ),
+        )
+    }
+
+    fn check_ids(&self, from: Who) -> Result<(), (Reason, String)> {
+        if from.instance == self.instance {
+            return Err((
+                Reason::Itself,
+                format!("broker {} has connected to itself", self.broker),
+            ));
+        }
+        if from.broker == self.broker {
+            return Err((
+                Reason::Duplicate,
+                format!(
+                    "two brokers have node.id {}: give one of them another one",
+                    self.broker
+                ),
+            ));
+        }
+        if from.node == self.node {
+            return Err((
+                Reason::Duplicate,
+                format!(
+                    "brokers {} and {} have the same Raft node id {}: one data directory is a copy of the other",
+                    self.broker, from.broker, self.node
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_clusters(&self, from: Who, lane: WireLane) -> Result<(), (Reason, String)> {
+        match (self.cluster(), from.cluster) {
+            (Some(ours), Some(theirs)) if ours != theirs => Err((
+                Reason::Cluster,
+                format!(
+                    "broker {} is of cluster {ours}, broker {} of cluster {theirs}",
+                    self.broker, from.broker
+                ),
+            )),
+            (Some(_), Some(_)) => Ok(()),
+            (None, _) | (_, None) if lane == WireLane::Calls => Ok(()),
+            (None, _) => Err((
+                Reason::NoCluster,
+                format!("broker {} is in no cluster yet", self.broker),
+            )),
+            (_, None) => Err((
+                Reason::NoCluster,
+                format!("broker {} is in no cluster yet", from.broker),
+            )),
+        }
+    }
+
+    /// Whether who answered is whom `hello` wanted; the other side checks the same, this side does not rely on it.
+    pub(super) fn check_answer(&self, hello: &Hello, answer: &Answer) -> Result<(), String> {
+        let from = answer.from;
+        if let Some(refusal) = &answer.refused {
+            return Err(format!("broker {} refuses: {}", from.broker, refusal.text));
+        }
+        let version = answer.versions.newest;
+        if !(Versions::OURS.oldest..=Versions::OURS.newest).contains(&version) {
+            return Err(format!(
+                "broker {} wants to speak version {version}, which this one does not",
+                from.broker
+            ));
+        }
+        self.check_ids(from).map_err(|(_, text)| text)?;
+        let lane = hello.lane.unwrap_or(WireLane::Appends);
+        self.check_clusters(from, lane).map_err(|(_, text)| text)?;
+        if hello
+            .broker_wanted
+            .is_some_and(|wanted| wanted != from.broker)
+            || hello.node_wanted.is_some_and(|wanted| wanted != from.node)
+        {
+            return Err(format!(
+                "broker {}, Raft node {} answers there, not the one that was wanted",
+                from.broker, from.node
+            ));
+        }
+        Ok(())
+    }
+}
