@@ -214,18 +214,23 @@ impl Archiver {
         }
     }
 
+    /// URI of the table of a topic, whether it exists yet or not.
+    ///
+    /// # Errors
+    /// When the store's URI is none that readers could use.
+    pub fn location(&self, id: TopicId, name: &str) -> Result<String, ArchiveError> {
+        Ok(self.place(id, name)?.uri().to_owned())
+    }
+
+    fn place(&self, id: TopicId, name: &str) -> Result<TableLocation, ArchiveError> {
+        let Context { config, store, .. } = &self.0.context;
+        let root = store.root().clone();
+        TableLocation::new(&config.store_uri, &root, store.cluster(), id, name)
+    }
+
     fn table(&self, topic: &PublishedTopic) -> Result<Table, ArchiveError> {
-        let context = &self.0.context;
-        let store = context.store.clone();
-        let (root, cluster) = (store.root().clone(), store.cluster());
-        let location = TableLocation::new(
-            &context.config.store_uri,
-            &root,
-            cluster,
-            topic.id,
-            &topic.name,
-        )?;
-        Ok(Table::new(store, location))
+        let location = self.place(topic.id, &topic.name)?;
+        Ok(Table::new(self.0.context.store.clone(), location))
     }
 }
 

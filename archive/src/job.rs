@@ -326,7 +326,7 @@ impl<'a> Job<'a> {
             tracing::warn!(
                 table = self.table.location().uri(),
                 lost,
-                "offsets were removed by retention before they were archived"
+                "offsets went below log start (deleted records, or retention) before they were archived"
             );
         }
         add(&metrics.offsets_lost_total, lost);

@@ -173,6 +173,11 @@ pub(crate) fn general(error: &StoreError, denied: &'static str) -> Failed {
         StoreError::Corrupt { .. } => {
             "The store (or a proxy before it) changes what it is given: do not use it"
         }
+        StoreError::Unavailable { .. } | StoreError::MayHaveHappened { .. }
+            if error.to_string().contains(METADATA_SERVICE) =>
+        {
+            NO_CREDENTIALS
+        }
         StoreError::Unavailable { .. } | StoreError::MayHaveHappened { .. } => {
             "Is store.endpoint right and reachable from here, and does the bucket exist?"
         }
@@ -180,6 +185,10 @@ pub(crate) fn general(error: &StoreError, denied: &'static str) -> Failed {
     (error.to_string(), advice)
 }
 
+/// Where a machine in the cloud asks for the credentials of its role. Asked only when nothing else gives credentials.
+const METADATA_SERVICE: &str = "169.254.169.254";
+const NO_CREDENTIALS: &str = "No credentials: neither AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are set, nor has this \
+                              machine a role that could give them";
 pub(crate) const MAY_WRITE: &str = "Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the instance's role), that the bucket \
                          exists, and that they allow GetObject and PutObject in it";
 const CONTENT: &[u8] = b"Tidelog start-up probe: this object may be deleted";
@@ -425,6 +434,24 @@ mod tests {
                 .count(),
             6
         );
+    }
+
+    /// Proves that a machine without keys and without a role is told so, instead of blaming the endpoint.
+    #[test]
+    fn missing_credentials_are_named() {
+        let error = |reason: &str| StoreError::Unavailable {
+            operation: "put",
+            key: "k".to_owned(),
+            tries: 2,
+            reason: reason.to_owned(),
+        };
+        let (_, advice) = general(
+            &error("PUT http://169.254.169.254/latest/api/token: timed out"),
+            MAY_WRITE,
+        );
+        assert!(advice.starts_with("No credentials") && advice.contains("AWS_ACCESS_KEY_ID"));
+        let (_, advice) = general(&error("connection refused"), MAY_WRITE);
+        assert!(advice.contains("store.endpoint"));
     }
 
     /// Proves that each broken promise fails its own check and no other.

@@ -8,7 +8,9 @@ use tokio::time::Instant;
 use super::AdminState;
 use super::error::Failure;
 use super::tier::{Filter, FlushRequest, flush_groups, topic_id};
-use tidelog_archive::{Archiver, TableStatus};
+use std::collections::BTreeSet;
+use tidelog_archive::{Archiver, PartitionStatus, TableStatus};
+use tidelog_model::TopicId;
 
 #[derive(Serialize)]
 pub(super) struct Status {
@@ -33,8 +35,81 @@ struct Partition {
     tiered_until: i64,
 }
 
-fn shown(tables: Vec<TableStatus>) -> Json<Status> {
-    let tables = tables
+/// A topic as the cluster knows it.
+struct Known {
+    id: TopicId,
+    name: String,
+    partitions: i32,
+    location: String,
+}
+
+/// Adds the topics and partitions that no published manifest names yet: nothing of theirs was ever cut, so nothing is archived,
+/// and that is what the status has to say.
+fn completed(mut tables: Vec<TableStatus>, known: Vec<Known>) -> Vec<TableStatus> {
+    for topic in known {
+        let at = match tables.iter().position(|table| table.topic_id == topic.id) {
+            Some(at) => at,
+            None => {
+                tables.push(TableStatus {
+                    topic: topic.name,
+                    topic_id: topic.id,
+                    location: topic.location,
+                    metadata_location: None,
+                    snapshot_id: None,
+                    rows: 0,
+                    partitions: Vec::new(),
+                });
+                tables.len() - 1
+            }
+        };
+        let Some(table) = tables.get_mut(at) else {
+            continue;
+        };
+        let listed: BTreeSet<i32> = table.partitions.iter().map(|p| p.partition).collect();
+        let missing = (0..topic.partitions).filter(|index| !listed.contains(index));
+        table
+            .partitions
+            .extend(missing.map(|partition| PartitionStatus {
+                partition,
+                archived_until: 0,
+                tiered_until: 0,
+            }));
+        table
+            .partitions
+            .sort_by_key(|partition| partition.partition);
+    }
+    tables.sort_by(|a, b| (&a.topic, a.topic_id).cmp(&(&b.topic, b.topic_id)));
+    tables
+}
+
+/// The topics of the cluster, or the one that is asked for.
+fn known(state: &AdminState, topic: Option<&str>) -> Result<Vec<Known>, Failure> {
+    let archiver = archiver(state)?;
+    let found: Vec<(String, TopicId, usize)> = state.router.image(|image| {
+        image
+            .by_name()
+            .filter(|(name, _, _)| topic.is_none_or(|wanted| wanted == *name))
+            .map(|(name, id, topic)| (name.to_owned(), id, topic.partitions.len()))
+            .collect()
+    });
+    found
+        .into_iter()
+        .map(|(name, id, partitions)| {
+            let location = archiver
+                .location(id, &name)
+                .map_err(|error| Failure::archive_failed(error.to_string()))?;
+            Ok(Known {
+                id,
+                name,
+                partitions: i32::try_from(partitions).unwrap_or(i32::MAX),
+                location,
+            })
+        })
+        .collect()
+}
+
+fn shown(tables: Vec<TableStatus>, known: Vec<Known>) -> Json<Status> {
+    let tables = completed(tables, known)
         .into_iter()
         .map(|table| Table {
             topic: table.topic,
@@ -69,10 +144,11 @@ pub(super) async fn status(
     Query(filter): Query<Filter>,
 ) -> Result<Json<Status>, Failure> {
     topic_id(&state, filter.topic.as_deref())?;
-    let tables = archiver(&state)?.status(filter.topic.as_deref()).await;
-    tables
-        .map(shown)
-        .map_err(|error| Failure::archive_failed(error.to_string()))
+    let tables = archiver(&state)?
+        .status(filter.topic.as_deref())
+        .await
+        .map_err(|error| Failure::archive_failed(error.to_string()))?;
+    Ok(shown(tables, known(&state, filter.topic.as_deref())?))
 }
 
 /// Tiers what is committed, then archives what is tiered, within one deadline.
@@ -97,7 +173,73 @@ pub(super) async fn flush(
         Ok(Err(error)) => Err(Failure::archive_failed(error.to_string())),
         Ok(Ok(report)) => match report.errors.first() {
             Some(error) => Err(Failure::archive_failed(error.to_string())),
-            None => Ok(shown(report.tables)),
+            None => Ok(shown(
+                report.tables,
+                known(&state, request.topic.as_deref())?,
+            )),
         },
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    fn known(id: u128, name: &str, partitions: i32) -> Known {
+        Known {
+            id: TopicId::new(Uuid::from_u128(id)),
+            name: name.to_owned(),
+            partitions,
+            location: format!("file:///{name}"),
+        }
+    }
+
+    /// Proves that topics and partitions that were never cut are listed with nothing archived, in order, and that what is archived
+    /// keeps its numbers.
+    #[test]
+    fn what_was_never_cut_is_listed() {
+        let archived = TableStatus {
+            topic: "b".to_owned(),
+            topic_id: TopicId::new(Uuid::from_u128(2)),
+            location: "file:///b".to_owned(),
+            metadata_location: Some("m".to_owned()),
+            snapshot_id: Some(5),
+            rows: 9,
+            partitions: vec![PartitionStatus {
+                partition: 1,
+                archived_until: 9,
+                tiered_until: 10,
+            }],
+        };
+        let tables = completed(vec![archived], vec![known(1, "a", 2), known(2, "b", 3)]);
+        let listed: Vec<_> = tables
+            .iter()
+            .flat_map(|table| table.partitions.iter().map(move |p| (table, p)))
+            .map(|(table, p)| {
+                (
+                    table.topic.as_str(),
+                    p.partition,
+                    p.archived_until,
+                    p.tiered_until,
+                )
+            })
+            .collect();
+        assert_eq!(
+            listed,
+            [
+                ("a", 0, 0, 0),
+                ("a", 1, 0, 0),
+                ("b", 0, 0, 0),
+                ("b", 1, 9, 10),
+                ("b", 2, 0, 0)
+            ]
+        );
+        assert_eq!(
+            (tables[0].location.as_str(), tables[0].rows),
+            ("file:///a", 0)
+        );
+        assert_eq!((tables[1].snapshot_id, tables[1].rows), (Some(5), 9));
     }
 }

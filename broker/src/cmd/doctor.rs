@@ -23,9 +23,11 @@ pub(crate) struct DoctorArgs {
 pub(crate) async fn run(args: DoctorArgs, global: &Global) -> ExitCode {
     let mut set = vec![format!("store.url={}", args.store)];
     set.extend(args.set);
+    let environment = super::environment();
+    super::warn_of_unknown(&environment);
     let config = match Config::load(&Sources {
         file: None,
-        environment: super::environment(),
+        environment,
         set,
     }) {
         Ok(config) => config,

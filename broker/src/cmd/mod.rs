@@ -43,12 +43,20 @@ pub(crate) fn environment() -> std::collections::BTreeMap<String, String> {
         .collect()
 }
 
+/// Names the variables that look like configuration and are none.
+pub(crate) fn warn_of_unknown(environment: &std::collections::BTreeMap<String, String>) {
+    for line in tidelog::config::environment::unknown(environment) {
+        say(&format!("warning: {line}"));
+    }
+}
+
 /// Runs a node until a signal, or until it can no longer promise anything.
 pub(crate) async fn run_node(sources: &Sources, started: impl FnOnce(&Node, &Config)) -> ExitCode {
     let config = match Config::load(sources) {
         Ok(config) => config,
         Err(error) => return usage(&error.to_string()),
     };
+    warn_of_unknown(&sources.environment);
     let node = match Node::start(config.clone(), World::system()).await {
         Ok(node) => node,
         Err(error) => return fail(&error.to_string()),

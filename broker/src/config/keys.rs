@@ -92,7 +92,7 @@ pub const KEYS: &[Key] = &[
         "kafka.max-connections",
         Kind::Number,
         "4096",
-        "Most Kafka connections at once.",
+        "Most Kafka connections at once (at least 1).",
     ),
     key(
         "peer.listen",
@@ -236,7 +236,7 @@ pub fn environment_name(key: &Key) -> String {
 pub fn to_markdown() -> String {
     let mut page = String::from(
         "# Configuration\n\nOne TOML file (`tidelog broker --config FILE`). Each key can be overridden by the environment variable \
-         beside it,\nand that by `--set key=value`. This page is generated from the code (`cargo test` compares them).\n\n\
+         beside it,\nand that by `--set key=value`. A variable `TIDELOG_...` that nothing reads is told at the start. This page is generated from the code (`cargo test` compares them).\n\n\
          | key | environment | default | meaning |\n|---|---|---|---|\n",
     );
     for key in KEYS {

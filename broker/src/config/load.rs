@@ -86,6 +86,9 @@ impl Config {
                 self.cluster.data_groups
             ));
         }
+        if self.kafka.max_connections == 0 {
+            return wrong("kafka.max-connections = 0: at least 1, or no client could connect");
+        }
         if !(1..=10_000).contains(&self.kafka.default_partitions) {
             return wrong(format!(
                 "kafka.default-partitions = {}: between 1 and 10000",
@@ -254,6 +257,7 @@ mod tests {
         assert!(text("[nod]\nid = 3\n", &[]).contains("did you mean node.id?"));
         assert!(text("[node]\nid = \"x\"\n", &[]).contains("wrong type"));
         assert!(text("", &["node.id=0"]).contains("at least 1"));
+        assert!(text("", &["kafka.max-connections=0"]).contains("kafka.max-connections"));
         assert!(text("", &["node.id"]).contains("expected key=value"));
         assert!(text("", &["store.path-style=yes"]).contains("true or false"));
         assert!(text("[cluster]\nseeds = [\"1@a:1\", \"2@b:1\"]\n", &[]).contains("not built yet"));

@@ -81,10 +81,8 @@ impl Observer {
 
     /// Why the group stopped.
     pub(super) fn stop_reason(&self) -> String {
-        self.fatal
-            .borrow()
-            .clone()
-            .unwrap_or_else(|| "it was asked to".to_owned())
+        let stopping = self.shared.stopping.load(Ordering::SeqCst);
+        stop_reason(self.fatal.borrow().as_deref(), stopping)
     }
 
     pub(super) fn expect_stop(&self) {
@@ -182,9 +180,32 @@ impl Watcher {
     }
 }
 
+/// The core is gone before the watcher learns why: then nothing is known yet, unless its owner ended it.
+fn stop_reason(fatal: Option<&str>, stopping: bool) -> String {
+    match (fatal, stopping) {
+        (Some(why), _) => why.to_owned(),
+        (None, true) => "its owner stopped it".to_owned(),
+        (None, false) => "the Raft core ended; the log says why".to_owned(),
+    }
+}
+
 /// However the observing ends, this replica no longer leads.
 impl Drop for Watcher {
     fn drop(&mut self) {
         self.no_leader();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves that a group is only said to have been stopped by its owner when it was.
+    #[test]
+    fn a_stop_nobody_asked_for_is_not_called_one() {
+        assert_eq!(stop_reason(Some("disk"), false), "disk");
+        assert_eq!(stop_reason(Some("disk"), true), "disk");
+        assert_eq!(stop_reason(None, true), "its owner stopped it");
+        assert!(!stop_reason(None, false).contains("owner"));
     }
 }

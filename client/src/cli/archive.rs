@@ -46,39 +46,76 @@ pub(super) async fn run(args: ArchiveArgs, global: &Global, world: &World) -> Re
     print(&status, global.output)
 }
 
+const COLUMNS: [&str; 8] = [
+    "TOPIC",
+    "PARTITION",
+    "ARCHIVED-UNTIL",
+    "TIERED-UNTIL",
+    "TABLE-ROWS",
+    "SNAPSHOT",
+    "LOCATION",
+    "METADATA",
+];
+
 fn print(status: &ArchiveStatus, output: Output) -> Result<(), Failure> {
     if output == Output::Json {
         return output::json(status);
     }
+    output::table(&COLUMNS, &rows(status))
+}
+
+/// One row per partition.
+fn rows(status: &ArchiveStatus) -> Vec<Vec<String>> {
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let mut rows = Vec::new();
     for table in &status.tables {
         for partition in &table.partitions {
-            rows.push(vec![
+            let row = [
                 table.topic.clone(),
                 partition.partition.to_string(),
                 partition.archived_until.to_string(),
                 partition.tiered_until.to_string(),
                 table.rows.to_string(),
-                table
-                    .snapshot_id
-                    .map_or_else(|| "-".to_owned(), |id| id.to_string()),
-                table
-                    .metadata_location
-                    .clone()
-                    .unwrap_or_else(|| "-".to_owned()),
-            ]);
+                or_none(table.snapshot_id.map(|id| id.to_string())),
+                table.location.clone(),
+                or_none(table.metadata_location.clone()),
+            ];
+            rows.push(row.to_vec());
         }
     }
-    output::table(
-        &[
-            "TOPIC",
-            "PARTITION",
-            "ARCHIVED-UNTIL",
-            "TIERED-UNTIL",
-            "TABLE-ROWS",
-            "SNAPSHOT",
-            "METADATA",
-        ],
-        &rows,
-    )
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin_http::{ArchivePartition, ArchiveTable};
+
+    /// Proves that every column has its value, also of a table that has no metadata file yet: its location is where to look later.
+    #[test]
+    fn rows_fit_the_columns() {
+        let partition = ArchivePartition {
+            partition: 3,
+            archived_until: 0,
+            tiered_until: 7,
+        };
+        let table = ArchiveTable {
+            topic: "t".to_owned(),
+            topic_id: "id".to_owned(),
+            location: "s3://b/archive/t-id".to_owned(),
+            metadata_location: None,
+            snapshot_id: None,
+            rows: 0,
+            partitions: vec![partition],
+        };
+        let status = ArchiveStatus {
+            tables: vec![table],
+        };
+        let rows = rows(&status);
+        assert_eq!(
+            rows,
+            [["t", "3", "0", "7", "0", "-", "s3://b/archive/t-id", "-"].map(str::to_owned)]
+        );
+        assert_eq!(rows[0].len(), COLUMNS.len());
+    }
 }

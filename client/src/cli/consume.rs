@@ -225,6 +225,9 @@ async fn drive(
     let stop = tokio::signal::ctrl_c();
     tokio::pin!(stop);
     let mut commit_at = Instant::now() + COMMIT_INTERVAL;
+    if let Some(ends) = &ends {
+        past_the_end(&reader.positions(), ends)?;
+    }
     while !ends
         .as_ref()
         .is_some_and(|ends| reached(&reader.positions(), ends))
@@ -268,6 +271,27 @@ fn reached(
         .all(|(at, position)| ends.get(&at.partition).is_none_or(|end| position >= end))
 }
 
+/// Fails where a partition would be read from beyond its end: nothing would come, and "nothing" is not an answer to that.
+fn past_the_end(
+    positions: &BTreeMap<TopicPartition, Offset>,
+    ends: &BTreeMap<PartitionIndex, Offset>,
+) -> Result<(), Failure> {
+    for (at, wanted) in positions {
+        match ends.get(&at.partition) {
+            Some(end) if wanted > end => return Err(beyond(at, *wanted, *end)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn beyond(at: &TopicPartition, wanted: Offset, end: Offset) -> Failure {
+    Failure::Failed(format!(
+        "{}/{}: offset {wanted} was wanted, but the log ends at {end}",
+        at.topic, at.partition
+    ))
+}
+
 /// Prints what has come. `false`: the count is reached.
 async fn handle(
     events: Vec<Event>,
@@ -304,9 +328,7 @@ fn over_gap(gap: &Gap, reader: &mut Reader, args: &ConsumeArgs) -> Result<(), Fa
     } = gap;
     let place = format!("{}/{}", partition.topic, partition.partition);
     if wanted > end {
-        return Err(Failure::Failed(format!(
-            "{place}: offset {wanted} was wanted, but the log ends at {end}"
-        )));
+        return Err(beyond(partition, *wanted, *end));
     }
     let told = format!(
         "{place}: offset {wanted} was wanted and is gone; the first offset still there is {first_available}"
@@ -384,6 +406,23 @@ impl Printer {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
+
+    /// Proves that a beginning beyond the end is told with both offsets, and that the end itself is none.
+    #[test]
+    fn beyond_the_end_is_told() {
+        let at = |partition| TopicPartition {
+            topic: "t".into(),
+            partition: PartitionIndex::new(partition),
+        };
+        let ends = BTreeMap::from([0, 1].map(|index| (PartitionIndex::new(index), Offset::new(5))));
+        let positions = |offset| BTreeMap::from([(at(1), Offset::new(offset))]);
+        assert!(past_the_end(&positions(5), &ends).is_ok());
+        let failure = past_the_end(&positions(6), &ends);
+        assert!(
+            matches!(&failure, Err(Failure::Failed(text)) if text == "t/1: offset 6 was wanted, but the log ends at 5"),
+            "{failure:?}"
+        );
+    }
 
     /// Proves every spelling of a start, and that others are refused.
     #[test]

@@ -65,6 +65,16 @@ pub enum OpenError {
         /// What the system said.
         error: std::io::Error,
     },
+    /// Nothing says who asks.
+    #[error(
+        "store {url}: no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to those of the server at {endpoint}"
+    )]
+    Credentials {
+        /// The store's URL.
+        url: String,
+        /// The server.
+        endpoint: String,
+    },
     /// The client does not accept the settings.
     #[error("store {url}: {reason}; check store.endpoint, store.region and the AWS_* variables")]
     Settings {
@@ -108,12 +118,17 @@ pub fn open_store(url: &str, settings: &StoreSettings) -> Result<OpenStore, Open
             let bucket = bucket.ok_or_else(|| wrong("it names no bucket".to_owned()))?;
             let prefix =
                 Path::from_url_path(parsed.path()).map_err(|error| wrong(error.to_string()))?;
-            let store = s3(bucket, settings)
-                .build()
-                .map_err(|error| OpenError::Settings {
+            let builder = s3(bucket, settings);
+            if let Some(endpoint) = endpoint_without_credentials(&builder) {
+                return Err(OpenError::Credentials {
                     url: url.to_owned(),
-                    reason: error.to_string(),
-                })?;
+                    endpoint,
+                });
+            }
+            let store = builder.build().map_err(|error| OpenError::Settings {
+                url: url.to_owned(),
+                reason: error.to_string(),
+            })?;
             Ok(OpenStore {
                 store: Arc::new(store),
                 prefix,
@@ -149,6 +164,30 @@ fn s3(bucket: &str, settings: &StoreSettings) -> AmazonS3Builder {
     client_timeouts(builder).with_retry(low_retries())
 }
 
+/// Without credentials object_store asks the cloud machine's metadata service, and what fails then looks like a network that
+/// does not work. Where the server is not AWS nobody can mean that.
+fn endpoint_without_credentials(builder: &AmazonS3Builder) -> Option<String> {
+    use AmazonS3ConfigKey as Key;
+    let endpoint = builder.get_config_value(&Key::Endpoint)?;
+    let is_aws = Url::parse(&endpoint).is_ok_and(|url| {
+        url.host_str().is_some_and(|host| {
+            host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn")
+        })
+    });
+    let others = [
+        Key::AccessKeyId,
+        Key::WebIdentityTokenFile,
+        Key::ContainerCredentialsRelativeUri,
+        Key::ContainerCredentialsFullUri,
+    ];
+    let given = others.iter().any(|key| {
+        builder
+            .get_config_value(key)
+            .is_some_and(|value| !value.is_empty())
+    }) || builder.get_config_value(&Key::SkipSignature).as_deref() == Some("true");
+    (!is_aws && !given).then_some(endpoint)
+}
+
 /// Retries are `TierStore`'s. One quick retry stays below it: it hides a connection the server closed while idle.
 fn low_retries() -> RetryConfig {
     RetryConfig {
@@ -174,4 +213,28 @@ fn client_timeouts(builder: AmazonS3Builder) -> AmazonS3Builder {
     .fold(builder, |builder, (key, value)| {
         builder.with_config(AmazonS3ConfigKey::Client(key), value)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bare() -> AmazonS3Builder {
+        AmazonS3Builder::new().with_bucket_name("b")
+    }
+
+    /// Proves that a server which is not AWS needs credentials from somewhere, and that AWS may give them by other ways than keys.
+    #[test]
+    fn a_server_that_is_not_aws_needs_credentials() {
+        let own = || bare().with_endpoint("http://127.0.0.1:9000");
+        let missing = endpoint_without_credentials;
+        assert_eq!(missing(&own()).as_deref(), Some("http://127.0.0.1:9000"));
+        assert_eq!(missing(&own().with_access_key_id("k")), None);
+        assert_eq!(missing(&own().with_skip_signature(true)), None);
+        let token = AmazonS3ConfigKey::WebIdentityTokenFile;
+        assert_eq!(missing(&own().with_config(token, "/token")), None);
+        assert_eq!(missing(&bare()), None);
+        let aws = "https://s3.eu-west-1.amazonaws.com";
+        assert_eq!(missing(&bare().with_endpoint(aws)), None);
+    }
 }
