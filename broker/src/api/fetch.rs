@@ -318,7 +318,7 @@ async fn read_one(
     };
     let group = match broker.router.leader_of(partition) {
         Ok(group) => group,
-        Err(RouteError::Unknown) => return failed(ErrorCode::UnknownTopicOrPartition),
+        Err(RouteError::Unknown) => return failed(unknown_code(broker, wanted, partition)),
         Err(error @ RouteError::NotLeader) => return failed(route_code(error)),
     };
     if let Some(code) = check_epoch(group, wanted.epoch) {
@@ -362,11 +362,24 @@ async fn read_one(
             log_start_offset: log_start.get(),
             ..failed(ErrorCode::OffsetOutOfRange)
         },
-        Err(FetchError::UnknownPartition) => failed(ErrorCode::UnknownTopicOrPartition),
+        Err(FetchError::UnknownPartition) => failed(unknown_code(broker, wanted, partition)),
         Err(error) => {
             tracing::warn!(%partition, offset = %wanted.offset, "fetch failed: {error}");
             failed(ErrorCode::KafkaStorageError)
         }
+    }
+}
+
+/// What a partition that is not there is called: a topic that was named by its id and is gone has an error of its own, also when
+/// it was deleted while the fetch waited. Clients forget the id then, and ask for the topic by name.
+fn unknown_code(broker: &Broker, wanted: &Wanted, partition: PartitionId) -> ErrorCode {
+    let known = broker
+        .router
+        .image(|image| image.topic(partition.topic).is_some());
+    if known {
+        ErrorCode::UnknownTopicOrPartition
+    } else {
+        wanted.unknown
     }
 }
 

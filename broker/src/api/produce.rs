@@ -21,10 +21,16 @@ use crate::wire::messages::produce_response::{PartitionProduceResponse, TopicPro
 use crate::wire::messages::{ProduceRequest, ProduceResponse, StrBytes, WireUuid, topic_id};
 use bytes::Bytes;
 use tidelog_model::batch::{BatchError, RecordBatch};
+use tidelog_model::codec::Codec;
 use tidelog_model::{PartitionId, PartitionIndex, PlacementGroupId, TimestampMs, TopicId};
 
 /// Longest wait for a commit, whatever the client asks: past it the outcome is unknown to the client anyway.
 const TIMEOUT_MAX: Duration = Duration::from_secs(120);
+
+/// From here on topics are named by their ids (KIP-516).
+const TOPIC_IDS_VERSION: i16 = 13;
+/// From here on batches may be compressed with zstd (KIP-110).
+const ZSTD_VERSION: i16 = 7;
 
 struct Slot {
     index: i32,
@@ -51,6 +57,8 @@ struct GroupAppend {
 pub(super) struct Accepted {
     acks: i16,
     timeout: Duration,
+    /// What a topic that is gone by now is called.
+    unknown: ErrorCode,
     topics: Vec<TopicSlots>,
     pending: BTreeMap<PlacementGroupId, Result<PendingAppend, ProposeError>>,
     appended: (u64, u64),
@@ -76,7 +84,7 @@ pub(super) async fn accept(broker: &Broker, request: ProduceRequest, version: i1
                         topic: *topic,
                         index: PartitionIndex::new(partition.index),
                     };
-                    match check(broker, id, config, partition.records) {
+                    match check(broker, id, config, partition.records, version) {
                         Ok((group, batch)) => {
                             appended.0 += batch.bytes.len() as u64;
                             appended.1 += u64::from(batch.descriptor.records);
@@ -112,6 +120,11 @@ pub(super) async fn accept(broker: &Broker, request: ProduceRequest, version: i1
     Accepted {
         acks: request.acks,
         timeout,
+        unknown: if version >= TOPIC_IDS_VERSION {
+            ErrorCode::UnknownTopicId
+        } else {
+            ErrorCode::UnknownTopicOrPartition
+        },
         topics,
         pending,
         appended,
@@ -149,7 +162,7 @@ fn find_topic(
     version: i16,
 ) -> Result<(TopicId, EffectiveConfig), ErrorCode> {
     broker.router.image(|image| {
-        if version >= 13 {
+        if version >= TOPIC_IDS_VERSION {
             let id = topic_id(id).ok_or(ErrorCode::UnknownTopicId)?;
             let topic = image.topic(id).ok_or(ErrorCode::UnknownTopicId)?;
             return Ok((id, crate::metadata::effective(&topic.configs)));
@@ -168,6 +181,7 @@ fn check(
     partition: PartitionId,
     config: &EffectiveConfig,
     records: Option<Bytes>,
+    version: i16,
 ) -> Result<(PlacementGroupId, AppendBatch), Refused> {
     let group = broker
         .router
@@ -183,6 +197,14 @@ fn check(
     // A topic may have been given more before the log's files were made smaller.
     let bytes_max = config.max_message_bytes.min(group.batch_bytes_max());
     let batch = RecordBatch::validate_produced(records, bytes_max).map_err(invalid)?;
+    if version < ZSTD_VERSION && batch.header().attributes.codec_id() == Codec::Zstd.id() {
+        return Err((
+            ErrorCode::UnsupportedCompressionType,
+            Some(format!(
+                "zstd needs Produce {ZSTD_VERSION} or later, not {version}"
+            )),
+        ));
+    }
     if batch.header().attributes.is_transactional() {
         return Err((
             ErrorCode::InvalidTxnState,
@@ -278,7 +300,7 @@ impl Accepted {
             of_topic.name = topic.name;
             of_topic.topic_id = topic.id;
             for slot in topic.partitions {
-                let partition = answer_slot(slot, &outcomes);
+                let partition = answer_slot(slot, &outcomes, self.unknown);
                 failed |= partition.error_code != 0;
                 of_topic.partition_responses.push(partition);
             }
@@ -299,6 +321,7 @@ impl Accepted {
 fn answer_slot(
     slot: Slot,
     outcomes: &BTreeMap<PlacementGroupId, GroupOutcomes>,
+    unknown: ErrorCode,
 ) -> PartitionProduceResponse {
     let mut answer = PartitionProduceResponse::default();
     answer.index = slot.index;
@@ -323,7 +346,7 @@ fn answer_slot(
                     answer.log_append_time_ms = at.append_time.get();
                     answer.log_start_offset = at.log_start.get();
                 }
-                Some(Ok(AppendOutcome::Refused(error))) => fail(append_code(*error), None),
+                Some(Ok(AppendOutcome::Refused(error))) => fail(append_code(*error, unknown), None),
                 Some(Err(error)) => fail(propose_code(error), Some(error.to_string())),
                 None => fail(ErrorCode::UnknownServerError, None),
             }
@@ -332,9 +355,9 @@ fn answer_slot(
     answer
 }
 
-fn append_code(error: AppendError) -> ErrorCode {
+fn append_code(error: AppendError, unknown: ErrorCode) -> ErrorCode {
     match error {
-        AppendError::UnknownPartition => ErrorCode::UnknownTopicOrPartition,
+        AppendError::UnknownPartition => unknown,
         AppendError::StaleProducerEpoch => ErrorCode::InvalidProducerEpoch,
         AppendError::OutOfOrderSequence => ErrorCode::OutOfOrderSequenceNumber,
     }

@@ -137,3 +137,24 @@ async fn a_request_larger_than_an_entry_is_appended() {
     }
     rig.stop().await;
 }
+
+/// Proves KIP-110: zstd from a producer that is too old to know it is refused, since consumers of its age could not read it.
+#[tokio::test(flavor = "multi_thread")]
+async fn zstd_needs_its_version() {
+    let rig = Rig::start(&[]).await;
+    rig.created("t", 1).await;
+    for (version, codec, expected) in [
+        (6, Codec::Zstd, Some(ErrorCode::UnsupportedCompressionType)),
+        (6, Codec::Gzip, None),
+        (7, Codec::Zstd, None),
+    ] {
+        let answer = rig
+            .produce(version, "t", vec![(0, batch(codec, 100))])
+            .await;
+        match expected {
+            Some(code) => assert_code(answer[0].error_code, code),
+            None => assert_eq!(answer[0].error_code, 0, "{codec:?} in version {version}"),
+        }
+    }
+    rig.stop().await;
+}
