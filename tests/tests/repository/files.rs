@@ -68,7 +68,8 @@ fn opens_function(line: &str) -> bool {
     rest.starts_with("fn ") && !line.ends_with(';') && !line.ends_with('}')
 }
 
-// Proves: unfinished work has an issue, and no test is switched off.
+// Proves: unfinished work has an issue, and no test is switched off. What needs another program says so and who gives it: the
+// run of everything, which takes the ignored tests too.
 #[test]
 fn nothing_is_left_behind() {
     // Put together here, so that this file does not find itself.
@@ -77,11 +78,9 @@ fn nothing_is_left_behind() {
         concat!("FIX", "ME"),
         concat!("XX", "X"),
     ];
-    let ignored = [
-        concat!("#[ig", "nore"),
-        concat!("todo", "!("),
-        concat!("unimple", "mented!("),
-    ];
+    let switched_off = concat!("#[ig", "nore");
+    let given = concat!("#[ig", "nore = \"needs ");
+    let ignored = [concat!("todo", "!("), concat!("unimple", "mented!(")];
     let mut violations = Vec::new();
     for source in all("rs").into_iter().chain(all("py")) {
         for (at, line) in source.text.lines().enumerate() {
@@ -90,13 +89,15 @@ fn nothing_is_left_behind() {
                     .any(|w| w == *word)
                     && !line.contains(&format!("{word}(#"))
             });
-            if open || ignored.iter().any(|word| line.contains(word)) {
+            let given = line.trim().starts_with(given) && line.contains("`cargo xtask test`");
+            let off = line.contains(switched_off) && !given;
+            if open || off || ignored.iter().any(|word| line.contains(word)) {
                 violations.push(format!("{}:{}: {}", source.path, at + 1, line.trim()));
             }
         }
     }
     none(
-        "unfinished work names its issue, as in …(#12); tests are not ignored",
+        "unfinished work names its issue, as in …(#12); a test is only ignored when it needs what `cargo xtask test` gives",
         &violations,
     );
 }

@@ -81,15 +81,24 @@ fn step(
     }
 }
 
+const RUST_TESTS: [&str; 5] = [
+    "test",
+    "--workspace",
+    "--no-fail-fast",
+    "--",
+    "--include-ignored",
+];
+
 fn build() -> Result<()> {
     cargo(&["build", "--workspace", "--all-targets"])
 }
 
-/// With an S3 server beside them, for the tests that every kind of store must pass.
+/// With an S3 server beside them, for the tests that every kind of store must pass. Those that need it, or the Python
+/// environment, are ignored elsewhere: here everything runs.
 fn rust_tests() -> Result<()> {
     let programs = tempfile::tempdir().context("temporary directory for the S3 server")?;
     let server = S3::start(&keep(programs.path(), "minio-dev")?, programs.path())?;
-    let mut command = cargo_command(&["test", "--workspace", "--no-fail-fast"])?;
+    let mut command = cargo_command(&RUST_TESTS)?;
     checked(command.envs(server.environment()?))
 }
 
@@ -220,4 +229,17 @@ pub(crate) fn root() -> PathBuf {
     let package =
         std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&package).join("../..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves that the run of everything takes the tests that are ignored elsewhere.
+    #[test]
+    fn nothing_is_left_out() {
+        assert!(
+            RUST_TESTS.contains(&"--workspace") && RUST_TESTS.ends_with(&["--include-ignored"])
+        );
+    }
 }

@@ -54,13 +54,12 @@ fn temporary_files(root: &std::path::Path) -> Vec<String> {
     found
 }
 
-/// Proves that an S3 server keeps the contract, where one is given (`cargo xtask test` starts one and sets
-/// `TIDELOG_TEST_S3_URL`, `TIDELOG_TEST_S3_ENDPOINT` and the `AWS_*` variables).
+/// Proves that an S3 server keeps the contract. `cargo xtask test` starts one and sets `TIDELOG_TEST_S3_URL`,
+/// `TIDELOG_TEST_S3_ENDPOINT` and the `AWS_*` variables.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn s3_keeps_the_contract_where_there_is_one() {
-    let Ok(url) = std::env::var("TIDELOG_TEST_S3_URL") else {
-        return;
-    };
+#[ignore = "needs an S3 server in TIDELOG_TEST_S3_URL: `cargo xtask test`"]
+async fn s3_keeps_the_contract() {
+    let url = std::env::var("TIDELOG_TEST_S3_URL").expect("TIDELOG_TEST_S3_URL names a bucket");
     let settings = StoreSettings {
         endpoint: std::env::var("TIDELOG_TEST_S3_ENDPOINT").ok(),
         path_style: Some(true),
