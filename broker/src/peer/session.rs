@@ -22,6 +22,7 @@ use crate::placement::PeerError;
 use futures::future::{BoxFuture, FutureExt};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::BoxStream;
@@ -299,11 +300,17 @@ impl<R: AsyncRead + Unpin> Session<R> {
         let request = messages::read_append(frame)?;
         let (group, correlation) = (frame.group, frame.correlation);
         let replies = self.replies.clone();
+        let appending = receiver.append(request);
+        let appending = guarded(self.shared.metrics.clone(), async move {
+            Ok(messages::append_reply(
+                group,
+                &appending.await.map_err(stopped)?,
+            ))
+        });
         let work = async move {
-            let message = match receiver.append(request).await {
-                Ok(reply) => messages::append_reply(group, &reply),
-                Err(error) => messages::error(group, &stopped(error)),
-            };
+            let message = appending
+                .await
+                .unwrap_or_else(|error| messages::error(group, &error));
             drop(held);
             let reply = Reply {
                 message,
@@ -413,6 +420,7 @@ impl<R: AsyncRead + Unpin> Session<R> {
     fn spawn(&mut self, frame: &Frame, held: Held, working: Working) {
         let (group, correlation, deadline) = (frame.group, frame.correlation, deadline(frame));
         let replies = self.replies.clone();
+        let working = guarded(self.shared.metrics.clone(), working);
         self.tasks.spawn(async move {
             let late = || Err(ErrorReply::new(ErrorCode::Late, "the deadline has passed"));
             let done = timeout(deadline, working).await.unwrap_or_else(|_| late());
@@ -427,16 +435,23 @@ impl<R: AsyncRead + Unpin> Session<R> {
         });
     }
 
+    /// Forgets tasks that have ended. None of them panics: what they work on is guarded.
     fn reap(&mut self) {
-        while let Some(ended) = self.tasks.try_join_next() {
-            if let Err(error) = ended
-                && error.is_panic()
-            {
-                self.shared.metrics.panics.inc();
-                tracing::error!("answering a peer panicked: {error}");
-            }
-        }
+        while self.tasks.try_join_next().is_some() {}
     }
+}
+
+/// A panic while a request is worked on is an error for its caller; the connection and the group's other requests go on.
+async fn guarded(
+    metrics: PeerMetrics,
+    working: impl Future<Output = Result<Message, ErrorReply>> + Send,
+) -> Result<Message, ErrorReply> {
+    let caught = AssertUnwindSafe(working).catch_unwind().await;
+    caught.unwrap_or_else(|_| {
+        metrics.panics.inc();
+        tracing::error!("answering a peer panicked");
+        Err(ErrorReply::new(ErrorCode::Stopped, "answering panicked"))
+    })
 }
 
 fn deadline(frame: &Frame) -> Duration {
@@ -451,5 +466,6 @@ fn overloaded() -> ErrorReply {
 }
 
 fn stopped(error: PeerError) -> ErrorReply {
-    ErrorReply::new(ErrorCode::Stopped, error.to_string())
+    let (PeerError::Failed(why) | PeerError::Unreachable(why)) = error;
+    ErrorReply::new(ErrorCode::Stopped, why)
 }

@@ -51,7 +51,7 @@ pub struct PeerTarget {
     pub broker: Option<NodeId>,
     /// The Raft node that must answer.
     pub node: Option<RaftNodeId>,
-    /// `host:port`, where the address book does not know the broker.
+    /// `host:port`, for where the address book does not know the broker. Empty: only the book is asked.
     pub address: String,
 }
 
@@ -218,7 +218,9 @@ impl Inner {
         };
         let mut peers = self.peers.lock();
         if let Some(peer) = peers.get(&key) {
-            target.address.clone_into(&mut peer.dialer.address.lock());
+            if !target.address.is_empty() {
+                target.address.clone_into(&mut peer.dialer.address.lock());
+            }
             return Some(Arc::clone(peer));
         }
         if peers.len() >= PEERS_MAX {

@@ -1,13 +1,19 @@
 //! Tests of the transport: bytes, then two ends over loopback, then whole groups over it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod bounds;
+mod bytes;
 mod cluster;
+mod exchange;
+mod handshake;
+mod receiver;
+mod snapshots;
 
 use super::*;
 use crate::log::{EntryKind, LogEntry, Vote};
 use crate::placement::{
-    AppendReply, AppendRequest, Member, PeerError, PeerLink, PeerNetwork, SnapshotRequest,
-    TransferReply, TransferRequest, VoteReply, VoteRequest,
+    AppendReply, AppendRequest, Member, PeerError, PeerLink, SnapshotRequest, TransferReply,
+    TransferRequest, VoteReply, VoteRequest,
 };
 use ::bytes::Bytes;
 use parking_lot::Mutex;

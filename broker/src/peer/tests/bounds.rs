@@ -1,0 +1,260 @@
+//! Limits: what is in flight, in work, connected, and how slow a peer may be.
+
+use super::receiver::Recorder;
+use super::*;
+use crate::peer::frame::WireLane;
+use crate::peer::hello::ANSWER_MAGIC;
+use crate::peer::io::read_handshake;
+use crate::peer::limits::{
+    APPEND_PAYLOAD_BYTES_MAX, GROUP_APPENDS_IN_WORK_MAX, REQUESTS_IN_WORK_MAX,
+};
+use crate::peer::messages;
+use crate::placement::Lane;
+use ::futures::future::join_all;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+async fn listening(
+    config: PeerListenerConfig,
+) -> (Arc<Book>, Broker, PeerListener, Recorder, Registered) {
+    let book = Arc::default();
+    let (broker, recorder) = (Broker::new(2, &book), Recorder::new());
+    let listener = broker.listen_with(config).await;
+    let registered = broker.groups.register(GROUP, recorder.clone());
+    (book, broker, listener, recorder, registered)
+}
+
+fn config() -> PeerListenerConfig {
+    PeerListenerConfig::new(loopback())
+}
+
+fn asked() -> VoteRequest {
+    VoteRequest {
+        vote: vote(3),
+        last: None,
+        transfer: false,
+    }
+}
+
+/// Proves that neither the count nor the bytes in flight go over their bounds, that what is over is refused without being sent, and
+/// that an answer makes room.
+#[tokio::test]
+async fn what_is_in_flight_is_bounded() {
+    let (book, broker, _listener, recorder, _registered) = listening(config()).await;
+    let bounds = PeerConfig {
+        in_flight_count_max: 4,
+        in_flight_bytes_max: 20_000,
+        ..PeerConfig::default()
+    };
+    let caller = Broker::with(identity(Some(cluster()), 1), bounds, &book);
+    recorder.hold();
+    let link = caller.link(&broker, Lane::Appends);
+    let mut held: Vec<_> = (1..=2)
+        .map(|index| link.append(append_at(index, &[0; 8000]), DEADLINE))
+        .collect();
+    let error = link
+        .append(append_at(3, &[0; 8000]), DEADLINE)
+        .await
+        .expect_err("bytes");
+    assert!(
+        matches!(&error, PeerError::Unreachable(text) if text.contains("wait for the peer already")),
+        "{error}"
+    );
+    held.extend((4..=5).map(|index| link.append(append_at(index, b""), DEADLINE)));
+    let error = link
+        .append(append_at(6, b""), DEADLINE)
+        .await
+        .expect_err("count");
+    assert!(matches!(error, PeerError::Unreachable(_)), "{error}");
+    assert_eq!(caller.transport.in_flight().0, 4);
+    recorder.open();
+    for reply in join_all(held).await {
+        reply.expect("a reply");
+    }
+    assert_eq!(caller.transport.in_flight(), (0, 0));
+    link.append(append_at(7, &[0; 8000]), DEADLINE)
+        .await
+        .expect("room again");
+    assert_eq!(recorder.seen(), [1, 2, 4, 5, 7]);
+}
+
+/// Proves that a call whose caller gave up before it was sent is never sent, and takes no room.
+#[tokio::test]
+async fn what_nobody_waits_for_is_not_sent() {
+    let (book, broker, _listener, recorder, _registered) = listening(config()).await;
+    let caller = Broker::new(1, &book);
+    let link = caller.link(&broker, Lane::Appends);
+    drop(link.append(append_at(1, b"x"), DEADLINE));
+    link.append(append_at(2, b"x"), DEADLINE)
+        .await
+        .expect("a reply");
+    assert_eq!(recorder.seen(), [2]);
+    assert_eq!(caller.transport.in_flight(), (0, 0));
+}
+
+/// Proves that a message that no frame can carry is refused, and one of the largest size is not.
+#[tokio::test]
+async fn the_largest_append_goes_through() {
+    let (book, broker, _listener, recorder, _registered) = listening(config()).await;
+    let caller = Broker::new(1, &book);
+    let link = caller.link(&broker, Lane::Appends);
+    // 8 bytes of directory.
+    let largest = vec![5; APPEND_PAYLOAD_BYTES_MAX - 8];
+    link.append(append_at(1, &largest), WAIT)
+        .await
+        .expect("a reply");
+    let over = vec![5; APPEND_PAYLOAD_BYTES_MAX];
+    let error = link
+        .append(append_at(2, &over), WAIT)
+        .await
+        .expect_err("too large");
+    assert!(
+        matches!(&error, PeerError::Failed(text) if text.contains("larger than the lane of appends carries")),
+        "{error}"
+    );
+    let signals = caller.link(&broker, Lane::Signals);
+    signals
+        .append(append_at(3, b"x"), WAIT)
+        .await
+        .expect_err("entries are no sign of life");
+    assert_eq!(recorder.seen(), [1]);
+}
+
+/// Proves that the listener works on a bounded number of requests per connection and group, and says so to the others.
+#[tokio::test]
+async fn what_is_in_work_is_bounded() {
+    let (book, broker, _listener, recorder, _registered) = listening(config()).await;
+    let caller = Broker::new(1, &book);
+    recorder.hold();
+    let overloaded = |error: &PeerError| matches!(error, PeerError::Unreachable(text) if text.contains("too many requests"));
+    let link = caller.link(&broker, Lane::Appends);
+    let votes: Vec<_> = (0..REQUESTS_IN_WORK_MAX)
+        .map(|_| link.vote(asked(), WAIT))
+        .collect();
+    let error = link.vote(asked(), WAIT).await.expect_err("one too many");
+    assert!(overloaded(&error), "{error}");
+    let count = u64::try_from(GROUP_APPENDS_IN_WORK_MAX).unwrap();
+    let appends: Vec<_> = (1..=count)
+        .map(|index| link.append(append_at(index, b"x"), WAIT))
+        .collect();
+    let error = link
+        .append(append_at(count + 1, b"x"), WAIT)
+        .await
+        .expect_err("one too many");
+    assert!(overloaded(&error), "{error}");
+    assert_eq!(broker.metrics.overloaded.get(), 2);
+    recorder.open();
+    for reply in join_all(votes).await {
+        reply.expect("a reply");
+    }
+    for reply in join_all(appends).await {
+        reply.expect("a reply");
+    }
+    link.vote(asked(), WAIT).await.expect("room again");
+    assert_eq!(recorder.seen(), (1..=count).collect::<Vec<_>>());
+}
+
+/// Proves that connections over the bound are closed at once, and that their place is free again when one ends.
+#[tokio::test]
+async fn connections_are_bounded() {
+    let mut bounded = config();
+    bounded.connections_max = 1;
+    let (book, broker, _listener, _recorder, _registered) = listening(bounded).await;
+    let first = Broker::new(1, &book);
+    let link = first.link(&broker, Lane::Appends);
+    link.append(append_at(1, b"x"), DEADLINE)
+        .await
+        .expect("the first");
+    assert_eq!(broker.metrics.connections_accepted_open.get(), 1);
+    let error = link
+        .vote(asked(), DEADLINE)
+        .await
+        .expect_err("another lane is another connection");
+    assert!(matches!(error, PeerError::Unreachable(_)), "{error}");
+    assert!(broker.metrics.connections_over_bound.get() >= 1);
+    first.tasks.stop().await;
+    let second = Broker::new(3, &book);
+    let link = second.link(&broker, Lane::Signals);
+    let let_in = async {
+        while link.vote(asked(), DEADLINE).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(WAIT, let_in)
+        .await
+        .expect("a free place");
+    assert_eq!(second.metrics.connections_made_open.get(), 1);
+}
+
+/// Proves that a frame that begins and does not go on closes its connection and gives its memory back, and that a
+/// connection without a frame is closed after its time.
+#[tokio::test]
+async fn slow_senders_are_closed() {
+    let mut slow = config();
+    slow.stall = Duration::from_millis(150);
+    slow.idle = Duration::from_millis(400);
+    let (_, broker, listener, _recorder, _registered) = listening(slow).await;
+    let connect = || async {
+        let mut stream = TcpStream::connect(listener.local_addr()).await.unwrap();
+        let hello = identity(Some(cluster()), 1).hello(WireLane::Appends, None, None);
+        stream.write_all(&hello.encode()).await.unwrap();
+        read_handshake(&mut stream, ANSWER_MAGIC, "answer")
+            .await
+            .expect("let in");
+        stream
+    };
+    let mut stalled = connect().await;
+    let parts = messages::append(GROUP, append_at(1, &[0; 100_000])).into_parts(1, 1000);
+    stalled.write_all(&parts[0]).await.unwrap();
+    until("its memory is taken", || {
+        listener.shared.memory.used() > 100_000
+    })
+    .await;
+    let mut rest = Vec::new();
+    let _ = stalled.read_to_end(&mut rest).await;
+    assert_eq!(broker.metrics.closed_for("stalled"), 1);
+    assert_eq!(listener.shared.memory.used(), 0);
+    let mut idle = connect().await;
+    let _ = idle.read_to_end(&mut rest).await;
+    assert_eq!(broker.metrics.closed_for("idle"), 1);
+    assert!(rest.is_empty());
+    until("both are gone", || {
+        broker.metrics.connections_accepted_open.get() == 0
+    })
+    .await;
+}
+
+/// Proves that traffic is counted by lane, alike on both sides.
+#[tokio::test]
+async fn traffic_is_counted() {
+    let (book, broker, _listener, _recorder, _registered) = listening(config()).await;
+    let caller = Broker::new(1, &book);
+    let link = caller.link(&broker, Lane::Appends);
+    for index in 1..=10 {
+        link.append(append_at(index, &[0; 1000]), DEADLINE)
+            .await
+            .expect("a reply");
+    }
+    link.vote(asked(), DEADLINE).await.expect("a reply");
+    let of = |broker: &Broker, lane| broker.metrics.lane(lane);
+    for (lane, count) in [(WireLane::Appends, 10), (WireLane::Signals, 1)] {
+        let (ours, theirs) = (of(&caller, lane), of(&broker, lane));
+        assert_eq!(ours.sent_messages.get(), count);
+        assert_eq!(ours.sent_bytes.get(), theirs.received_bytes.get());
+        assert_eq!(ours.received_messages.get(), count);
+        until("the writer has counted", || {
+            theirs.sent_bytes.get() == ours.received_bytes.get()
+                && theirs.sent_messages.get() == count
+        })
+        .await;
+    }
+    assert!(of(&caller, WireLane::Appends).sent_bytes.get() > 10_000);
+    let mut registry = prometheus_client::registry::Registry::default();
+    caller.metrics.register(&mut registry);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    assert!(
+        text.contains("peer_sent_messages_total{lane=\"appends\"} 10"),
+        "{text}"
+    );
+}

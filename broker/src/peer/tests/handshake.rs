@@ -1,0 +1,247 @@
+//! Who is let in, and what who is not is told.
+
+use super::receiver::Recorder;
+use super::*;
+use crate::peer::frame::WireLane;
+use crate::peer::hello::{ANSWER_MAGIC, Answer, Hello, Reason, Versions};
+use crate::peer::io::read_handshake;
+use crate::placement::Lane;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// What the broker at `address` answers to `hello`.
+async fn ask(address: SocketAddr, hello: &Hello) -> Answer {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    stream.write_all(&hello.encode()).await.expect("sent");
+    let bytes = read_handshake(&mut stream, ANSWER_MAGIC, "answer").await;
+    Answer::decode(&bytes.expect("an answer")).expect("well formed")
+}
+
+/// A hello of broker 2 to broker 1 that is let in.
+fn hello() -> Hello {
+    identity(Some(cluster()), 2).hello(WireLane::Appends, Some(NodeId::new(1)), Some(node_of(1)))
+}
+
+/// Proves that each reason to refuse a caller is found, named, counted, and said in words that name both sides.
+#[tokio::test]
+async fn each_refusal_has_its_text() {
+    let broker = Broker::new(1, &Arc::default());
+    let listener = broker.listen().await;
+    let instance = broker.identity.instance;
+    let other = ClusterId::new(uuid::Uuid::from_u128(8));
+    assert_eq!(ask(listener.local_addr(), &hello()).await.refused, None);
+
+    type Change = Box<dyn Fn(&mut Hello)>;
+    let cases: Vec<(Reason, &str, Change)> = vec![
+        (
+            Reason::Version,
+            "broker 1 speaks peer protocol versions 1 to 1, broker 2 speaks 2 to 3: update the older one",
+            Box::new(|hello| {
+                hello.versions = Versions {
+                    newest: 3,
+                    oldest: 2,
+                }
+            }),
+        ),
+        (
+            Reason::Malformed,
+            "the lane, the flags or the Raft node id is not allowed",
+            Box::new(|hello| hello.lane = None),
+        ),
+        (
+            Reason::Malformed,
+            "the lane, the flags or the Raft node id is not allowed",
+            Box::new(|hello| hello.from.node = RaftNodeId::new(0)),
+        ),
+        (
+            Reason::ClusterName,
+            "cluster.name is \"test\" here and \"prod\" at broker 2",
+            Box::new(|hello| hello.name = "prod".to_owned()),
+        ),
+        (
+            Reason::Itself,
+            "broker 1 has connected to itself",
+            Box::new(move |hello| hello.from.instance = instance),
+        ),
+        (
+            Reason::Duplicate,
+            "two brokers have node.id 1: give one of them another one",
+            Box::new(|hello| hello.from.broker = NodeId::new(1)),
+        ),
+        (
+            Reason::Duplicate,
+            "brokers 1 and 2 have the same Raft node id 1001: one data directory is a copy of the other",
+            Box::new(|hello| hello.from.node = node_of(1)),
+        ),
+        (
+            Reason::Cluster,
+            "broker 1 is of cluster 00000000-0000-0000-0000-000000000007, broker 2 of cluster 00000000-0000-0000-0000-000000000008",
+            Box::new(move |hello| hello.from.cluster = Some(other)),
+        ),
+        (
+            Reason::NoCluster,
+            "broker 2 is in no cluster yet",
+            Box::new(|hello| hello.from.cluster = None),
+        ),
+        (
+            Reason::Node,
+            "this is broker 1, Raft node 1001, not broker 3, Raft node 1001",
+            Box::new(|hello| hello.broker_wanted = Some(NodeId::new(3))),
+        ),
+        (
+            Reason::Node,
+            "this is broker 1, Raft node 1001, not Raft node 1003",
+            Box::new(|hello| {
+                hello.broker_wanted = None;
+                hello.node_wanted = Some(node_of(3));
+            }),
+        ),
+    ];
+    for (reason, text, change) in cases {
+        let before = broker.metrics.refused_for(reason.name());
+        let mut hello = hello();
+        change(&mut hello);
+        let answer = ask(listener.local_addr(), &hello).await;
+        let refusal = answer.refused.expect(text);
+        assert_eq!(
+            (refusal.reason, refusal.text.as_str()),
+            (Some(reason), text)
+        );
+        assert_eq!(broker.metrics.refused_for(reason.name()), before + 1);
+    }
+    listener.stop().await;
+}
+
+/// Proves that a newer caller that still speaks our version is let in with it, whatever it has added to its hello.
+#[tokio::test]
+async fn a_newer_caller_speaks_the_older_version() {
+    let broker = Broker::new(1, &Arc::default());
+    let listener = broker.listen().await;
+    let mut newer = hello();
+    newer.versions = Versions {
+        newest: 2,
+        oldest: 1,
+    };
+    // A field of version 2, before the checksum.
+    let mut bytes = newer.encode().to_vec();
+    bytes.truncate(bytes.len() - 4);
+    bytes.extend_from_slice(b"later");
+    let length = u16::try_from(bytes.len() + 4).unwrap();
+    bytes[8..10].copy_from_slice(&length.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(&crc.to_le_bytes());
+    let mut stream = TcpStream::connect(listener.local_addr()).await.unwrap();
+    stream.write_all(&bytes).await.unwrap();
+    let answer = read_handshake(&mut stream, ANSWER_MAGIC, "answer")
+        .await
+        .unwrap();
+    let answer = Answer::decode(&answer).unwrap();
+    assert_eq!(answer.refused, None);
+    assert_eq!(answer.versions.newest, 1);
+    listener.stop().await;
+}
+
+/// Proves that a caller that is refused tells its groups so, in the listener's words, and that the message was not acted on.
+#[tokio::test]
+async fn a_refused_caller_knows_why() {
+    let book = Arc::default();
+    let (broker, receiver) = (Broker::new(1, &book), Recorder::new());
+    let listener = broker.listen().await;
+    let _registered = broker.groups.register(GROUP, receiver.clone());
+    let other = ClusterId::new(uuid::Uuid::from_u128(8));
+    let stranger = Broker::with(identity(Some(other), 2), PeerConfig::default(), &book);
+    let link = stranger.link(&broker, Lane::Appends);
+    let error = link
+        .append(append_at(1, b""), DEADLINE)
+        .await
+        .expect_err("refused");
+    let PeerError::Unreachable(text) = error else {
+        panic!("{error}");
+    };
+    assert!(text.contains("broker 1 at 127.0.0.1:"), "{text}");
+    assert!(text.contains("refuses: broker 1 is of cluster"), "{text}");
+    assert!(receiver.seen().is_empty());
+    assert!(stranger.metrics.connect_failures.get() > 0);
+    listener.stop().await;
+}
+
+/// Proves that a caller does not rely on the other side's checks: who answers must be whom it wanted.
+#[tokio::test]
+async fn a_caller_checks_who_answers() {
+    let one = identity(Some(cluster()), 1);
+    let from = |change: fn(&mut Answer)| {
+        let mut answer = identity(Some(cluster()), 2).answer(&hello_to_two(&one));
+        change(&mut answer);
+        one.check_answer(&hello_to_two(&one), &answer)
+    };
+    assert_eq!(from(|_| {}), Ok(()));
+    let refused = |change, part: &str| {
+        let text = from(change).expect_err(part);
+        assert!(text.contains(part), "{text}");
+    };
+    refused(
+        |answer| answer.versions.newest = 2,
+        "wants to speak version 2",
+    );
+    refused(
+        |answer| answer.from.broker = NodeId::new(3),
+        "not the one that was wanted",
+    );
+    refused(
+        |answer| answer.from.node = node_of(3),
+        "not the one that was wanted",
+    );
+    refused(
+        |answer| answer.from.broker = NodeId::new(1),
+        "two brokers have node.id 1",
+    );
+    refused(
+        |answer| answer.from.cluster = None,
+        "broker 2 is in no cluster yet",
+    );
+    refused(
+        |answer| answer.from.cluster = Some(ClusterId::new(uuid::Uuid::from_u128(8))),
+        "of cluster",
+    );
+}
+
+fn hello_to_two(one: &PeerIdentity) -> Hello {
+    one.hello(WireLane::Signals, Some(NodeId::new(2)), Some(node_of(2)))
+}
+
+/// Proves that bytes of anything else close the connection without an answer, before and after the handshake, and that
+/// who says nothing is not waited for.
+#[tokio::test]
+async fn garbage_closes_the_connection() {
+    let broker = Broker::new(1, &Arc::default());
+    let mut config = PeerListenerConfig::new(loopback());
+    config.handshake = Duration::from_millis(200);
+    let listener = broker.listen_with(config).await;
+    let address = listener.local_addr();
+
+    let mut web = TcpStream::connect(address).await.unwrap();
+    web.write_all(b"GET / HTTP/1.1\r\nhost: there\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = Vec::new();
+    // A reset is as good as an end: bytes of ours were not read.
+    let _ = web.read_to_end(&mut answer).await;
+    assert!(answer.is_empty());
+    assert_eq!(broker.metrics.closed_for("garbage"), 1);
+
+    let mut peer = TcpStream::connect(address).await.unwrap();
+    peer.write_all(&hello().encode()).await.unwrap();
+    read_handshake(&mut peer, ANSWER_MAGIC, "answer")
+        .await
+        .expect("let in");
+    peer.write_all(&[0xff; 200]).await.unwrap();
+    let _ = peer.read_to_end(&mut answer).await;
+    assert!(answer.is_empty());
+    assert_eq!(broker.metrics.closed_for("garbage"), 2);
+
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    silent.read_to_end(&mut answer).await.unwrap();
+    assert!(answer.is_empty());
+    assert_eq!(broker.metrics.closed_for("handshake"), 1);
+    listener.stop().await;
+}
