@@ -178,7 +178,7 @@ impl Running {
 
     /// Appends a batch as it is, without the checks of produce.
     async fn append_batch(&self, index: i32, first: i64, bytes: Bytes) {
-        let header = RecordBatch::parse(bytes.clone()).unwrap().header().clone();
+        let header = *RecordBatch::parse(bytes.clone()).unwrap().header();
         let descriptor = BatchDescriptor {
             partition: partition(index),
             position: 0,
