@@ -5,7 +5,7 @@
 //! full requests (allowed by KIP-227).
 //!
 //! A first batch larger than the limits is still returned (KIP-74, field report A34). A long poll wakes on applied
-//! entries of the groups it waits for, not on a timer (field report A22).
+//! entries of the groups it waits for, not on a timer (field report A22), and reads again only when one of its partitions moved.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,6 +22,7 @@ use crate::wire::{FetchAnswer, FetchedPartition, FetchedTopic};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tidelog_model::{LeaderEpoch, Offset, PartitionId, PartitionIndex, PlacementGroupId};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Longest long poll.
@@ -67,7 +68,9 @@ pub(super) async fn fetch(broker: &Broker, request: FetchRequest, version: i16) 
         .min(ANSWER_BYTES_MAX);
     let topics = wanted(broker, request.topics, version);
     loop {
+        // Both before the read: what is applied after it counts as a change.
         let mut applied = applied_watches(broker, &topics);
+        let before = bounds(broker, &topics);
         let (answer, urgent) = read_all(broker, &topics, bytes_max, deadline).await;
         let found = answer.records_bytes();
         if urgent
@@ -81,13 +84,47 @@ pub(super) async fn fetch(broker: &Broker, request: FetchRequest, version: i16) 
             broker.metrics.fetched_bytes.inc_by(found as u64);
             return answer;
         }
-        let mut changes: FuturesUnordered<_> = applied
-            .iter_mut()
-            .map(tokio::sync::watch::Receiver::changed)
-            .collect();
+        until_changed(&before, || bounds(broker, &topics), &mut applied, deadline).await;
+    }
+}
+
+/// What of a partition a waiting fetch looks at: epoch, log start, high watermark; or why it cannot be read.
+type Bounds = Result<(LeaderEpoch, Offset, Offset), ErrorCode>;
+
+fn bounds(broker: &Broker, topics: &[WantedTopic]) -> Vec<Bounds> {
+    topics
+        .iter()
+        .flat_map(|topic| &topic.partitions)
+        .filter_map(|wanted| wanted.partition)
+        .map(|partition| {
+            let group = broker.router.leader_of(partition).map_err(route_code)?;
+            let (log_start, high_watermark) = group
+                .bounds(partition)
+                .map_err(|_| ErrorCode::UnknownTopicOrPartition)?;
+            Ok((group.epoch(), log_start, high_watermark))
+        })
+        .collect()
+}
+
+/// Waits until `now` differs from `before`, or the deadline. `now` is looked at whenever one of `applied` moves: a group carries
+/// many partitions, and an entry of another one is no reason to read.
+async fn until_changed<T: PartialEq, W>(
+    before: &T,
+    now: impl Fn() -> T,
+    applied: &mut [watch::Receiver<W>],
+    deadline: Instant,
+) {
+    loop {
+        let mut changes: FuturesUnordered<_> =
+            applied.iter_mut().map(watch::Receiver::changed).collect();
         tokio::select! {
-            () = tokio::time::sleep_until(deadline) => {}
-            _ = changes.next(), if !changes.is_empty() => {}
+            () = tokio::time::sleep_until(deadline) => return,
+            Some(changed) = changes.next(), if !changes.is_empty() => {
+                // Without a sender nothing would ever wake this again: the group has gone.
+                if changed.is_err() || now() != *before {
+                    return;
+                }
+            }
         }
     }
 }
@@ -150,7 +187,7 @@ fn wanted(
 fn applied_watches(
     broker: &Broker,
     topics: &[WantedTopic],
-) -> Vec<tokio::sync::watch::Receiver<Option<tidelog_model::LogId>>> {
+) -> Vec<watch::Receiver<Option<tidelog_model::LogId>>> {
     let mut groups: BTreeMap<PlacementGroupId, &DataGroup> = BTreeMap::new();
     for partition in topics
         .iter()
@@ -390,5 +427,56 @@ pub(super) fn check_epoch(group: &DataGroup, epoch: Option<LeaderEpoch>) -> Opti
         Some(theirs) if theirs < ours => Some(ErrorCode::FencedLeaderEpoch),
         Some(theirs) if theirs > ours => Some(ErrorCode::UnknownLeaderEpoch),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Proves that entries of other partitions do not end the wait, that one of its own does, and that the deadline does when
+    /// nothing happens.
+    #[tokio::test(start_paused = true)]
+    async fn only_a_change_of_its_own_ends_the_wait() {
+        let (first, second) = (watch::Sender::new(0u64), watch::Sender::new(0u64));
+        let mut applied = [first.subscribe(), second.subscribe()];
+        let mark = AtomicU64::new(7);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let writes = async {
+            for entry in 1..=20 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                first.send_replace(entry);
+            }
+            mark.store(8, Ordering::SeqCst);
+            second.send_replace(1);
+        };
+        let now = || mark.load(Ordering::SeqCst);
+        tokio::join!(until_changed(&7, now, &mut applied, deadline), writes);
+        let woken = deadline - Instant::now();
+        assert_eq!(woken, Duration::from_secs(8), "with its own entry, at 2 s");
+        let others = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            first.send_replace(99);
+        };
+        tokio::join!(until_changed(&8, now, &mut applied, deadline), others);
+        assert!(Instant::now() >= deadline);
+    }
+
+    /// Proves that a wait for nothing (no group of this broker holds the partitions) ends with the deadline, and that a group
+    /// which goes away ends it at once.
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_without_groups_ends() {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut applied: [watch::Receiver<u64>; 0] = [];
+        until_changed(&0, || 0, &mut applied, deadline).await;
+        assert!(Instant::now() >= deadline);
+        let sender = watch::Sender::new(0u64);
+        let mut applied = [sender.subscribe()];
+        drop(sender);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        until_changed(&0, || 0, &mut applied, deadline).await;
+        assert!(Instant::now() < deadline);
     }
 }
