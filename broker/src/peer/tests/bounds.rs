@@ -258,3 +258,37 @@ async fn traffic_is_counted() {
         "{text}"
     );
 }
+
+/// Proves that a transport knows a bounded number of peers, and goes on talking to those that it knows.
+#[tokio::test]
+async fn peers_are_bounded() {
+    let (book, broker, _listener, _recorder, _registered) = listening(config()).await;
+    let caller = Broker::new(1, &book);
+    let link = caller.link(&broker, Lane::Appends);
+    let network = caller.transport.group(GROUP);
+    for node in 1..256 {
+        drop(network.link(RaftNodeId::new(node), &broker.member(), Lane::Appends));
+    }
+    let over = network.link(RaftNodeId::new(256), &broker.member(), Lane::Appends);
+    let error = over
+        .append(append_at(1, b"x"), DEADLINE)
+        .await
+        .expect_err("one too many");
+    assert!(
+        matches!(&error, PeerError::Unreachable(text) if text.contains("knows 256 peers already")),
+        "{error}"
+    );
+    let target = PeerTarget {
+        broker: None,
+        node: None,
+        address: "127.0.0.1:1".to_owned(),
+    };
+    let called = caller
+        .transport
+        .call(&target, 7, Bytes::new(), DEADLINE)
+        .await;
+    assert!(matches!(called, Err(CallError::NotDone(_))), "{called:?}");
+    link.append(append_at(1, b"x"), DEADLINE)
+        .await
+        .expect("a reply");
+}

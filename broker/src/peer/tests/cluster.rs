@@ -263,9 +263,14 @@ async fn a_replica_far_behind_gets_the_checkpoint_in_chunks() {
         .broker
         .metrics
         .lane(crate::peer::frame::WireLane::Snapshots);
-    assert!(metrics.received_bytes.get() > u64::try_from(PADDING).unwrap());
-    // A begin, seven chunks, an end.
-    assert_eq!(metrics.received_messages.get(), 9, "in chunks, once");
+    let received = metrics.received_bytes.get();
+    let padding = u64::try_from(PADDING).unwrap();
+    assert!(
+        (padding..padding + (64 << 10)).contains(&received),
+        "{received} bytes: once"
+    );
+    // A begin, seven chunks, an end; and perhaps begins that came before the group was registered.
+    assert!(metrics.received_messages.get() >= 9, "in chunks");
     assert_eq!(
         replica.listener.shared.partials.announced(),
         0,
