@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::answer_memory::AnswerMemory;
 use crate::coordinator::service::Coordinator;
 use crate::observe::Metrics;
 use crate::router::Router;
@@ -38,6 +39,8 @@ pub struct Broker {
     pub clock: Arc<dyn Clock>,
     /// Whether new records are refused because the disk reserve is used up.
     pub refusing: Arc<AtomicBool>,
+    /// Memory of answers with records.
+    pub answers: AnswerMemory,
     /// Settings.
     pub config: Arc<ApiConfig>,
 }

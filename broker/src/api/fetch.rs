@@ -27,14 +27,15 @@ use tokio::time::Instant;
 
 /// Longest long poll.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// Most bytes of one answer, whatever the client asks: 55 MiB as Kafka's `fetch.max.bytes`.
-const ANSWER_BYTES_MAX: usize = 55 << 20;
+/// Most bytes of one answer, whatever the client asks. Larger ones bring no more throughput, and take memory for as long
+/// as they are written.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// How long a fetch that has hot records waits for cold ones: long enough for what is cached.
 const COLD_GRACE: Duration = Duration::from_millis(5);
 /// Partitions read from the object store at once by one fetch.
 const COLD_READS_MAX: usize = 8;
 /// Bytes of one partition in one answer at most.
-const PARTITION_BYTES_MAX: usize = 16 << 20;
+const PARTITION_BYTES_MAX: usize = 8 << 20;
 
 struct Wanted {
     partition: Option<PartitionId>,
@@ -71,10 +72,11 @@ pub(super) async fn fetch(broker: &Broker, request: FetchRequest, version: i16) 
         // Both before the read: what is applied after it counts as a change.
         let mut applied = applied_watches(broker, &topics);
         let before = bounds(broker, &topics);
-        let (answer, urgent) = read_all(broker, &topics, bytes_max, deadline).await;
+        let (limit, memory) = broker.answers.take(bytes_max);
+        let (mut answer, urgent) = read_all(broker, &topics, limit, deadline).await;
         let found = answer.records_bytes();
         if urgent
-            || found >= bytes_min.max(1).min(bytes_max.max(1))
+            || found >= bytes_min.max(1).min(limit.max(1))
             || bytes_min == 0
             || Instant::now() >= deadline
         {
@@ -82,8 +84,10 @@ pub(super) async fn fetch(broker: &Broker, request: FetchRequest, version: i16) 
                 broker.metrics.empty_fetches.inc();
             }
             broker.metrics.fetched_bytes.inc_by(found as u64);
+            memory.hold(&mut answer);
             return answer;
         }
+        drop((answer, memory));
         until_changed(&before, || bounds(broker, &topics), &mut applied, deadline).await;
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Where to change what: one file per subject; the dispatch below is exhaustive over the table of served APIs.
 
+mod answer_memory;
 mod configs;
 mod context;
 mod fetch;
@@ -24,6 +25,7 @@ use crate::wire::{Answer, Connection, Request, RequestBody, Response, Service};
 use async_trait::async_trait;
 use tokio::time::Instant;
 
+pub use answer_memory::AnswerMemory;
 pub use context::{ApiConfig, Broker};
 
 #[async_trait]

@@ -191,6 +191,12 @@ pub const KEYS: &[Key] = &[
         "Bytes per group that stay local for hot reads after they are in the store.",
     ),
     key(
+        "tier.upload-bytes-per-second",
+        Kind::Number,
+        "0",
+        "Bytes per second and group that uploads keep to; more once data waits. 0: 64 MiB/s to file://, which may be the log's own disk, else as fast as it goes.",
+    ),
+    key(
         "tier.cache-bytes",
         Kind::Number,
         "67108864",

@@ -138,6 +138,8 @@ pub struct Tier {
     pub cut_interval_ms: u64,
     /// Bytes per group that stay local after they are in the store, for hot reads.
     pub local_bytes: u64,
+    /// Bytes per second and group that uploads keep to while little waits; 0: by the kind of store.
+    pub upload_bytes_per_second: u64,
     /// Memory for what was read back from the store, bytes.
     pub cache_bytes: u64,
 }

@@ -32,7 +32,7 @@ pub use types::{
     WriterMode,
 };
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use format::FRAMES_START;
 use order::Order;
 use parking_lot::{Condvar, Mutex};
@@ -242,13 +242,17 @@ impl GroupLog {
         read::entries(&self.shared, range, bytes_max).await
     }
 
-    /// Part of one entry's body. From memory without a copy; from disk the frame's CRC is NOT checked (it covers the
-    /// whole body), so the caller must check the CRC of the record batch it reads.
+    /// Parts of entries' bodies, in the order of `parts`, each in bytes that are the caller's own to change. From disk
+    /// the frame's CRC is NOT checked (it covers the whole body), so the caller must check the CRC of the record batch
+    /// it reads. All of it is in memory at once: the caller bounds the sum.
     ///
     /// # Errors
-    /// [`LogError::Purged`], [`LogError::NotFound`], [`LogError::Invalid`] when the range leaves the body, [`LogError::Io`].
-    pub async fn read_body(&self, index: LogIndex, range: Range<u32>) -> Result<Bytes, LogError> {
-        read::body(&self.shared, index, range).await
+    /// [`LogError::Purged`], [`LogError::NotFound`], [`LogError::Invalid`] when a range leaves its body, [`LogError::Io`].
+    pub async fn read_bodies(
+        &self,
+        parts: &[(LogIndex, Range<u32>)],
+    ) -> Result<Vec<BytesMut>, LogError> {
+        read::bodies(&self.shared, parts).await
     }
 
     /// Bytes in log files that purging everything would free.

@@ -26,8 +26,11 @@ const SYNC_EVERY_BYTES: u64 = 4 << 20;
 const PACE: Duration = Duration::from_millis(20);
 /// Pause after a failure (a full disk), or while a reader holds a purged file.
 const RETRY: Duration = Duration::from_secs(1);
-/// Recycled files kept beyond the target: a purge frees files in bunches, and what is kept need not be zeroed.
-const EXTRA_RECYCLED: usize = 2;
+/// Recycled files kept beyond the target: a purge frees files in bunches, and a file that was written before costs a
+/// sync no journal commit, which is a third of what the disk can do.
+const EXTRA_RECYCLED: usize = 8;
+/// They are kept for this long after the last change, then removed one after the other.
+const EXTRA_KEPT: Duration = Duration::from_secs(60);
 
 static ZEROS: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
 
@@ -201,10 +204,30 @@ impl FilePool {
                 .iter()
                 .any(|file| Arc::strong_count(file) == 1);
             if enough && inner.retired.is_empty() {
-                self.changed.wait(&mut inner);
+                if inner.ready.len() <= self.target {
+                    self.changed.wait(&mut inner);
+                } else if self.changed.wait_for(&mut inner, EXTRA_KEPT).timed_out() {
+                    drop(inner);
+                    self.remove_extra();
+                }
             } else if failed || (enough && !recyclable) {
                 self.changed.wait_for(&mut inner, RETRY);
             }
+        }
+    }
+
+    /// Removes one file more than the target, if there is one.
+    fn remove_extra(&self) {
+        let extra = {
+            let mut inner = self.inner.lock();
+            let many = inner.ready.len() > self.target;
+            many.then(|| inner.ready.pop_back()).flatten()
+        };
+        if let Some(path) = extra
+            && let Err(error) = self.disk.remove(&path)
+        {
+            // It is taken over, or removed, at the next start.
+            tracing::warn!(path = %path.display(), "cannot remove a spare log file: {error}");
         }
     }
 
@@ -373,5 +396,43 @@ impl FilePool {
         } else {
             Zeroing::GoOn
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use tidelog_env::disk::MemoryDisk;
+
+    /// Proves that recycled files beyond the target are kept up to a bound, and go one by one down to the target.
+    #[test]
+    fn extra_files_are_bounded_and_go_in_the_end() {
+        let disk = MemoryDisk::new();
+        let dir = PathBuf::from("/group");
+        disk.create_dir_all(&dir).unwrap();
+        let target = 2;
+        let pool = FilePool::new(
+            Arc::new(disk.clone()),
+            dir.clone(),
+            4096,
+            target,
+            Arc::default(),
+        );
+        for number in 1..=20 {
+            let path = dir.join(spare_name(number));
+            let file = disk.open(&path, OpenMode::CreateNew).unwrap();
+            file.reserve(4096).unwrap();
+            pool.adopt(number, 4096).unwrap();
+        }
+        let names = || disk.list(&dir).unwrap().len();
+        assert_eq!(
+            (pool.ready(), names()),
+            (target + EXTRA_RECYCLED, target + EXTRA_RECYCLED)
+        );
+        for _ in 0..EXTRA_RECYCLED + 3 {
+            pool.remove_extra();
+        }
+        assert_eq!((pool.ready(), names()), (target, target));
     }
 }

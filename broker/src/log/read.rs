@@ -12,11 +12,14 @@ use super::order::Order;
 use super::recovery::io_error;
 use super::shared::Shared;
 use super::types::{LogEntry, WriterMode};
-use bytes::Bytes;
+use bytes::{Buf, Bytes, BytesMut};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use tidelog_model::{LogId, LogIndex};
+
+/// Bytes between two parts of bodies that are read along rather than skipped.
+const GAP_BYTES_MAX: u64 = 4096;
 
 /// Entries back to back in one file.
 struct Run {
@@ -129,12 +132,8 @@ impl Plan {
 fn read_run(run: &Run, found: &mut Vec<LogEntry>) -> Result<(), LogError> {
     let read = || io_error("reading", &run.file.path);
     let length = usize::try_from(run.length).map_err(|error| read()(io::Error::other(error)))?;
-    let mut bytes = vec![0; length];
-    run.file
-        .file
-        .read_exact_at(&mut bytes, run.position)
-        .map_err(read())?;
-    let bytes = Bytes::from(bytes);
+    let bytes = run.file.file.read_vec_at(run.position, length);
+    let bytes = Bytes::from(bytes.map_err(read())?);
     let mut at = 0;
     for (index, slot) in &run.slots {
         let length = frame_bytes(slot.dir_len as usize, slot.body_len as usize);
@@ -186,51 +185,139 @@ fn decode_entry(file: &LogFile, bytes: &Bytes, index: LogIndex, slot: &Slot) -> 
     })
 }
 
-/// See `GroupLog::read_body`.
-pub(super) async fn body(
+/// Where a part of a body is.
+enum Part {
+    Memory(Bytes),
+    File {
+        file: Arc<LogFile>,
+        position: u64,
+        length: u32,
+    },
+}
+
+/// A part's place; called with the order locked.
+fn locate(order: &Order, index: LogIndex, range: &Range<u32>) -> Result<Part, LogError> {
+    if is_purged(order, index) {
+        return Err(LogError::Purged {
+            index,
+            first: order.ledger.index.first_index(),
+        });
+    }
+    let slot = *order
+        .ledger
+        .index
+        .slot(index)
+        .ok_or(LogError::NotFound { index })?;
+    if range.start > range.end || range.end > slot.body_len {
+        let (from, to, length) = (range.start, range.end, slot.body_len);
+        return Err(LogError::Invalid(format!(
+            "bytes {from}..{to} of entry {index}'s body of {length}"
+        )));
+    }
+    if let Some(entry) = order.ledger.index.cached(index) {
+        let part = range.start as usize..range.end as usize;
+        return Ok(Part::Memory(entry.body.slice(part)));
+    }
+    let file = Arc::clone(order.file(slot.file).ok_or(LogError::NotFound { index })?);
+    let body_at = slot.position + FRAME_HEADER_BYTES as u64 + u64::from(slot.dir_len);
+    Ok(Part::File {
+        file,
+        position: body_at + u64::from(range.start),
+        length: range.end - range.start,
+    })
+}
+
+/// See `GroupLog::read_bodies`.
+pub(super) async fn bodies(
     shared: &Arc<Shared>,
-    index: LogIndex,
-    range: Range<u32>,
-) -> Result<Bytes, LogError> {
-    let (file, position) = {
+    wanted: &[(LogIndex, Range<u32>)],
+) -> Result<Vec<BytesMut>, LogError> {
+    let parts = {
         let order = shared.order.lock();
         if let Some(failure) = &order.failure {
             return Err(failure.clone().into());
         }
-        if is_purged(&order, index) {
-            return Err(LogError::Purged {
-                index,
-                first: order.ledger.index.first_index(),
-            });
-        }
-        let slot = *order
-            .ledger
-            .index
-            .slot(index)
-            .ok_or(LogError::NotFound { index })?;
-        if range.start > range.end || range.end > slot.body_len {
-            let (from, to, length) = (range.start, range.end, slot.body_len);
-            return Err(LogError::Invalid(format!(
-                "bytes {from}..{to} of entry {index}'s body of {length}"
-            )));
-        }
-        if let Some(entry) = order.ledger.index.cached(index) {
-            shared.metrics.reads_cached.add(1);
-            return Ok(entry.body.slice(range.start as usize..range.end as usize));
-        }
-        let file = Arc::clone(order.file(slot.file).ok_or(LogError::NotFound { index })?);
-        let body_at = slot.position + FRAME_HEADER_BYTES as u64 + u64::from(slot.dir_len);
-        (file, body_at + u64::from(range.start))
+        let located = wanted
+            .iter()
+            .map(|(index, range)| locate(&order, *index, range));
+        located.collect::<Result<Vec<Part>, LogError>>()?
     };
-    shared.metrics.reads_disk.add(1);
-    blocking(shared, move || {
-        let mut bytes = vec![0; (range.end - range.start) as usize];
-        file.file
-            .read_exact_at(&mut bytes, position)
-            .map_err(io_error("reading", &file.path))?;
-        Ok(Bytes::from(bytes))
-    })
-    .await
+    if parts.iter().any(|part| matches!(part, Part::File { .. })) {
+        shared.metrics.reads_disk.add(1);
+        return blocking(shared, move || read_parts(&parts)).await;
+    }
+    shared.metrics.reads_cached.add(1);
+    read_parts(&parts)
+}
+
+/// Reads the parts. Those that lie close together in a file are read at once: a system call costs as much as the copy of
+/// the bytes between them.
+fn read_parts(parts: &[Part]) -> Result<Vec<BytesMut>, LogError> {
+    let mut found = Vec::with_capacity(parts.len());
+    let mut rest = parts;
+    while let Some(part) = rest.first() {
+        match part {
+            Part::Memory(bytes) => {
+                found.push(BytesMut::from(bytes.as_ref()));
+                rest = &rest[1..];
+            }
+            Part::File { file, position, .. } => {
+                let count = together(rest, file, *position);
+                read_together(file, *position, &rest[..count], &mut found)?;
+                rest = &rest[count..];
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// How many of the parts, at least one, can be read at once.
+fn together(parts: &[Part], first: &Arc<LogFile>, position: u64) -> usize {
+    let mut end = position;
+    parts
+        .iter()
+        .take_while(|part| match part {
+            Part::File {
+                file,
+                position,
+                length,
+            } if Arc::ptr_eq(file, first) && (end..=end + GAP_BYTES_MAX).contains(position) => {
+                end = position + u64::from(*length);
+                true
+            }
+            _ => false,
+        })
+        .count()
+}
+
+fn read_together(
+    file: &LogFile,
+    from: u64,
+    parts: &[Part],
+    found: &mut Vec<BytesMut>,
+) -> Result<(), LogError> {
+    let failed = || io_error("reading", &file.path);
+    let places = parts.iter().filter_map(|part| match part {
+        Part::Memory(_) => None,
+        Part::File {
+            position, length, ..
+        } => Some((position - from, *length as usize)),
+    });
+    let end = places
+        .clone()
+        .last()
+        .map_or(0, |(at, length)| at + length as u64);
+    let length = usize::try_from(end).map_err(|error| failed()(io::Error::other(error)))?;
+    let bytes = file.file.read_vec_at(from, length).map_err(failed())?;
+    let mut rest = BytesMut::from(Bytes::from(bytes));
+    let mut taken = 0;
+    for (at, length) in places {
+        let gap = usize::try_from(at - taken).map_err(|error| failed()(io::Error::other(error)))?;
+        rest.advance(gap);
+        found.push(rest.split_to(length));
+        taken = at + length as u64;
+    }
+    Ok(())
 }
 
 /// Runs blocking disk calls where the mode wants them.

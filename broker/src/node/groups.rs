@@ -196,7 +196,7 @@ impl Starter<'_> {
         let machine = DataMachine::new(self.identity.cluster, id);
         let group = self.start_group(id, machine, groups).await?;
         let config = DataGroupConfig {
-            disk_cache_bytes: 32 << 20,
+            disk_cache_bytes: 16 << 20,
             ..DataGroupConfig::default()
         };
         let reader = Arc::clone(&store.reader);
@@ -234,6 +234,7 @@ pub(super) async fn start(
             cut_bytes: config.tier.cut_bytes,
             cut_interval: Duration::from_millis(config.tier.cut_interval_ms),
             local_bytes: config.tier.local_bytes,
+            upload_bytes_per_second: store.upload_bytes_per_second(&config.tier),
         };
         let (clock, random) = (Arc::clone(&world.clock), Arc::clone(&world.random));
         let offload = Offload::start(

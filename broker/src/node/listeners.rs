@@ -11,7 +11,7 @@ use super::groups::NodeGroups;
 use super::identity::Identity;
 use super::store::NodeStore;
 use crate::admin::{self, AdminState};
-use crate::api::{ApiConfig, Broker};
+use crate::api::{AnswerMemory, ApiConfig, Broker};
 use crate::config::Config;
 use crate::net::{NetConfig, NetMetrics, NetServer};
 use crate::observe::Metrics;
@@ -102,6 +102,7 @@ pub(super) async fn serve(
         metrics: Arc::clone(&metrics),
         clock: Arc::clone(&world.clock),
         refusing,
+        answers: AnswerMemory::default(),
         config: Arc::new(ApiConfig {
             cluster: identity.cluster,
             zone: config.node.zone.clone(),

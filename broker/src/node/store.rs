@@ -11,7 +11,7 @@ use super::error::StartError;
 use super::identity::Identity;
 use super::store_watch::{self, Watched};
 use crate::admin::Health;
-use crate::config::Config;
+use crate::config::{self, Config};
 use tidelog_env::Tasks;
 use tidelog_model::ClusterId;
 use tidelog_tiering::probe::{ProbeReport, probe};
@@ -26,6 +26,22 @@ pub(super) struct NodeStore {
     pub(super) tier: TierStore,
     pub(super) reader: Arc<RemoteReader>,
     pub(super) health: Health,
+}
+
+/// Uploads to a directory, which may be on the log's own disk, go at this rate: about a tenth of what such a disk gives.
+const FILE_UPLOAD_BYTES_PER_SECOND: u64 = 64 << 20;
+
+impl NodeStore {
+    /// The rate that uploads keep to; see `OffloadConfig`.
+    pub(super) fn upload_bytes_per_second(&self, tier: &config::Tier) -> Option<u64> {
+        match tier.upload_bytes_per_second {
+            0 => self
+                .url
+                .starts_with("file:")
+                .then_some(FILE_UPLOAD_BYTES_PER_SECOND),
+            rate => Some(rate),
+        }
+    }
 }
 
 /// The URL of the configuration, or the directory inside the data directory.

@@ -44,6 +44,8 @@ pub struct OffloadConfig {
     pub cut_interval: Duration,
     /// Local bytes that a trim leaves for hot reads.
     pub local_bytes: u64,
+    /// Bytes per second that uploads keep to while little waits and nobody flushes. `None`: as fast as it goes.
+    pub upload_bytes_per_second: Option<u64>,
 }
 
 /// What a flush found when it ended.
@@ -294,6 +296,7 @@ impl Driver {
             clock: self.clock.as_ref(),
             random: self.random.as_ref(),
             flushes: &self.progress.flushes_waiting,
+            bytes_per_second: self.config.upload_bytes_per_second,
         };
         let segments = uploader.upload(frozen).await?;
         for segments in parts(segments, self.group.group().entry_bytes_max()) {

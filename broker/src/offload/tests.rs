@@ -133,6 +133,7 @@ impl Rig {
             cut_bytes,
             cut_interval: Duration::from_secs(3_600),
             local_bytes: 0,
+            upload_bytes_per_second: None,
         };
         let offload = Offload::start(config, group.clone(), store.clone(), clock, random, &tasks);
         Running {

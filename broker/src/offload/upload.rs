@@ -19,9 +19,8 @@ use tokio::time::Instant;
 
 /// Bytes of batches in one object at most; also what an upload holds in memory.
 const OBJECT_BYTES_MAX: u64 = 32 << 20;
-/// Uploads run at least at this rate while nobody waits for them: 64 MiB/s, about a tenth of a local disk.
-const PACE_BYTES_PER_SECOND: u64 = 64 << 20;
-/// ... and faster the more waits: what lies behind is to be gone within this time, so the lag cannot grow for ever.
+/// Uploads that keep to a rate go faster the more waits: what lies behind is to be gone within this time, so the lag
+/// cannot grow for ever.
 const DRAIN_SECONDS: u64 = 60;
 /// A partition with this many bytes in a cut gets objects of its own: readers of it then read nothing else.
 const OWN_OBJECT_BYTES_MIN: u64 = 16 << 20;
@@ -36,6 +35,8 @@ pub(super) struct Uploader<'a> {
     pub(super) random: &'a dyn Random,
     /// Flushes that wait: while there are any, no pauses (else appends and tail reads go first, R18).
     pub(super) flushes: &'a AtomicUsize,
+    /// See [`super::OffloadConfig::upload_bytes_per_second`].
+    pub(super) bytes_per_second: Option<u64>,
 }
 
 struct Open {
@@ -120,12 +121,9 @@ impl Uploader<'_> {
             if entries.first().is_none_or(|entry| entry.base_offset > from) {
                 return Err(hole);
             }
-            let batches = self.group.hot().read(&entries).await?;
-            if batches.is_empty() {
-                return Err(hole);
-            }
-            for batch in batches {
-                let length = u64::from(batch.entry.extent.length);
+            let batches = self.group.hot().read_owned(&entries).await?;
+            for (entry, batch) in entries.iter().zip(batches) {
+                let length = u64::from(entry.extent.length);
                 if open
                     .as_ref()
                     .is_some_and(|open| open.bytes > 0 && open.bytes + length > OBJECT_BYTES_MAX)
@@ -143,10 +141,10 @@ impl Uploader<'_> {
                 }
                 target
                     .builder
-                    .push_batch(batch.to_bytes(), batch.stamp())
+                    .push_batch(batch, entry.stamp)
                     .map_err(|error| OffloadError::Build(error.to_string()))?;
                 target.bytes += length;
-                from = batch.entry.end();
+                from = entry.end();
             }
         }
         Ok(())
@@ -183,20 +181,22 @@ impl Uploader<'_> {
             .put_object(&key::data(&open.id), built.chunks)
             .await?;
         segments.extend(built.segments);
-        if self.flushes.load(Ordering::Relaxed) == 0 {
+        if let Some(rate) = self.bytes_per_second
+            && self.flushes.load(Ordering::Relaxed) == 0
+        {
             let lag = self
                 .group
                 .group()
                 .read(|machine| machine.partitions().untiered_bytes());
-            tokio::time::sleep_until(open.begun + pace(open.bytes, lag)).await;
+            tokio::time::sleep_until(open.begun + pace(open.bytes, lag, rate)).await;
         }
         Ok(())
     }
 }
 
 /// How long an object of `bytes` should take while `lag` bytes wait.
-fn pace(bytes: u64, lag: u64) -> Duration {
-    let rate = PACE_BYTES_PER_SECOND + lag / DRAIN_SECONDS;
+fn pace(bytes: u64, lag: u64, rate: u64) -> Duration {
+    let rate = rate.saturating_add(lag / DRAIN_SECONDS).max(1);
     Duration::from_millis(bytes.saturating_mul(1000) / rate)
 }
 
@@ -207,9 +207,11 @@ mod tests {
     /// Proves that a small lag is moved at the base rate and that a large one is moved within the drain time.
     #[test]
     fn pace_follows_the_lag() {
-        assert_eq!(pace(PACE_BYTES_PER_SECOND, 0), Duration::from_millis(1_000));
-        let lag = 60 * PACE_BYTES_PER_SECOND;
-        assert_eq!(pace(PACE_BYTES_PER_SECOND, lag), Duration::from_millis(500));
-        assert!(pace(lag, lag) <= Duration::from_secs(DRAIN_SECONDS));
+        let rate = 64 << 20;
+        assert_eq!(pace(rate, 0, rate), Duration::from_millis(1_000));
+        let lag = 60 * rate;
+        assert_eq!(pace(rate, lag, rate), Duration::from_millis(500));
+        assert!(pace(lag, lag, rate) <= Duration::from_secs(DRAIN_SECONDS));
+        assert!(pace(1, 0, 0) <= Duration::from_secs(1));
     }
 }

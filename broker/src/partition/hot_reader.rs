@@ -5,7 +5,7 @@
 //! Not here: the hot index (`index`), log files (`log`), the object store.
 //!
 //! Every byte was checked: entries in memory came through produce validation, entries from disk through the log's own
-//! checksums (I8).
+//! checksums, batches read alone from disk through theirs (I8).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,14 @@ use std::sync::Arc;
 use super::index::IndexEntry;
 use crate::log::{GroupLog, LogEntry, LogError};
 use bytes::{Bytes, BytesMut};
-use tidelog_model::batch::PREFIX_BYTES;
-use tidelog_model::{LogIndex, TimestampMs};
+use tidelog_model::LogIndex;
+use tidelog_model::batch::{PREFIX_BYTES, RecordBatch};
 
 /// Bytes taken from disk by one read: large enough to be sequential, small enough to be wasted now and then.
 const READ_BYTES: usize = 4 << 20;
+
+/// Batches of at least this many bytes are read from disk alone: a system call each is cheap then.
+const EXACT_BYTES_MIN: u32 = 16 << 10;
 
 /// One batch as it is served or uploaded: a patched prefix, then the untouched rest.
 #[derive(Clone, Debug)]
@@ -38,12 +41,6 @@ impl ServedBatch {
         out.extend_from_slice(&self.prefix);
         out.extend_from_slice(&self.body);
         out.freeze()
-    }
-
-    /// Broker stamp of its entry.
-    #[must_use]
-    pub fn stamp(&self) -> TimestampMs {
-        self.entry.stamp
     }
 }
 
@@ -67,18 +64,56 @@ impl HotReader {
         Self { log, from_disk }
     }
 
+    /// The batches of `entries`, patched, each in bytes of its own: for an upload, which keeps them for long and takes one
+    /// partition after the other, so that a whole log entry would be read, and kept, once per partition. The caller
+    /// checks each batch's CRC; the caller bounds the sum.
+    ///
+    /// # Errors
+    /// [`LogError`]; also when the log no longer holds one of them.
+    pub async fn read_owned(&self, entries: &[IndexEntry]) -> Result<Vec<Bytes>, LogError> {
+        let parts: Vec<_> = entries
+            .iter()
+            .map(|entry| {
+                let from = entry.extent.position;
+                (
+                    entry.extent.index,
+                    from..from.saturating_add(entry.extent.length),
+                )
+            })
+            .collect();
+        let found = self.log.read_bodies(&parts).await?;
+        let patched = entries.iter().zip(found).map(|(entry, mut batch)| {
+            if batch.len() < PREFIX_BYTES {
+                let short = format!("a batch of {} bytes", batch.len());
+                return Err(LogError::Invalid(short));
+            }
+            batch[..8].copy_from_slice(&entry.base_offset.get().to_be_bytes());
+            batch[12..PREFIX_BYTES].copy_from_slice(&entry.epoch.get().to_be_bytes());
+            Ok(batch.freeze())
+        });
+        patched.collect()
+    }
+
     /// The batches of `entries` (in offset order), patched. What the log no longer holds (it was purged meanwhile) ends
     /// the result early: the caller reads on from the object store.
     ///
     /// # Errors
     /// [`LogError`] when the disk fails or the bytes are damaged; nothing damaged is returned.
     pub async fn read(&self, entries: &[IndexEntry]) -> Result<Vec<ServedBatch>, LogError> {
+        let memory_start = self.log.memory_start();
+        let exact = entries
+            .partition_point(|entry| entry.extent.index < memory_start)
+            .min(entries.iter().take_while(|entry| is_large(entry)).count());
+        let (exact, rest) = entries.split_at(exact);
+        let mut served = match self.read_exact(exact).await {
+            Err(LogError::Purged { .. }) => return Ok(Vec::new()),
+            result => result?,
+        };
         let mut at_hand: BTreeMap<LogIndex, Arc<LogEntry>> = BTreeMap::new();
         let last = entries
             .last()
             .map_or(LogIndex::new(0), |entry| entry.extent.index);
-        let mut served = Vec::with_capacity(entries.len());
-        for entry in entries {
+        for entry in rest {
             let index = entry.extent.index;
             if !at_hand.contains_key(&index) {
                 match self.load(index, last, &mut at_hand).await {
@@ -93,6 +128,27 @@ impl HotReader {
             served.push(patch(entry, &found.body)?);
         }
         Ok(served)
+    }
+
+    /// Large batches that are only on disk: just their bytes, not all of their log entries, which hold the batches of
+    /// other partitions too. Their own CRC is checked instead of the log's.
+    async fn read_exact(&self, entries: &[IndexEntry]) -> Result<Vec<ServedBatch>, LogError> {
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let found = self.read_owned(entries).await?;
+        let served = entries.iter().zip(found).map(|(entry, bytes)| {
+            RecordBatch::parse_checked(bytes.clone()).map_err(|error| {
+                let (index, offset) = (entry.extent.index, entry.base_offset);
+                LogError::Invalid(format!("entry {index}, batch at offset {offset}: {error}"))
+            })?;
+            Ok(ServedBatch {
+                prefix: bytes.slice(..PREFIX_BYTES),
+                body: bytes.slice(PREFIX_BYTES..),
+                entry: *entry,
+            })
+        });
+        served.collect()
     }
 
     async fn load(
@@ -116,6 +172,10 @@ impl HotReader {
         }
         Ok(())
     }
+}
+
+fn is_large(entry: &IndexEntry) -> bool {
+    entry.extent.length >= EXACT_BYTES_MIN
 }
 
 fn patch(entry: &IndexEntry, body: &Bytes) -> Result<ServedBatch, LogError> {

@@ -79,6 +79,8 @@ struct Queue {
     /// The identity is given up once nothing is on its way.
     reset: bool,
     not_before: Option<Instant>,
+    /// Size of the newest closed batch: what the next one will need.
+    filled: usize,
 }
 
 struct Topic {
@@ -191,7 +193,7 @@ impl Core {
                 partition: i32::try_from(at).unwrap_or(i32::MAX),
                 now,
                 deadline: now + self.settings.delivery_timeout,
-                builder: BatchBuilder::new(self.settings.codec),
+                builder: BatchBuilder::with_capacity(self.settings.codec, queue.filled),
                 room,
             });
             self.outstanding.insert(self.number_next, done);
@@ -402,11 +404,18 @@ impl Queue {
 
     /// Closes the open batch and opens another.
     fn start(&mut self, opening: Opening) -> Arc<BatchDone> {
-        self.closed.extend(self.open.take());
+        let full = self.close_open();
+        self.closed.extend(full);
         let parcel = Parcel::open(opening);
         let done = Arc::clone(&parcel.done);
         self.open = Some(parcel);
         done
+    }
+
+    fn close_open(&mut self) -> Option<Parcel> {
+        let open = self.open.take()?;
+        self.filled = open.bytes();
+        Some(open)
     }
 
     fn add(&mut self, parts: Parts<'_>) -> Result<Delivery, BatchError> {
@@ -480,7 +489,7 @@ impl Queue {
             .retry
             .pop_front()
             .or_else(|| self.closed.pop_front())
-            .or_else(|| self.open.take())?;
+            .or_else(|| self.close_open())?;
         if fresh {
             parcel.order = self.order_next;
             self.order_next += 1;

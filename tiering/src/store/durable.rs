@@ -1,8 +1,10 @@
 //! `file://`: a directory as an object store whose answers are as durable as S3's.
 //!
 //! Local log files are purged after an upload, so what is in a `file://` store must survive a power failure.
-//! `LocalFileSystem` syncs the file before it gets its name and the directory after (`with_fsync`). Two cases are left
+//! `LocalFileSystem` syncs the file before it gets its name and the directory after (`with_fsync`). Three cases are left
 //! to this wrapper:
+//! - Large files ([`staged`]): it syncs them in one go at the end, and on a disk that is also the broker's, appends wait
+//!   meanwhile. Here they are synced as they grow.
 //! - Directories another call has just made: it has not synced their parents yet when ours answers.
 //! - `AlreadyExists` on a key whose writer died between naming the file and syncing the directory: whoever reads the
 //!   key back and finds its own bytes takes them as stored, so they must be.
@@ -12,6 +14,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "here the real thing lives")]
 
+use super::staged::{SYNC_EVERY_BYTES, StagedUpload, failed};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -19,7 +22,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -75,8 +78,13 @@ impl DurableFiles {
         })
     }
 
+    /// The file that holds an object.
+    pub(super) fn file_of(&self, location: &Path) -> Result<PathBuf> {
+        self.inner.path_to_filesystem(location)
+    }
+
     /// Syncs what names `location`'s directory, up to the root; with `file` also the file and its own name.
-    async fn sync_names(&self, location: &Path, file: bool) -> Result<()> {
+    pub(super) async fn sync_names(&self, location: &Path, file: bool) -> Result<()> {
         let path = self.inner.path_to_filesystem(location)?;
         let Some(directory) = path.parent().map(FsPath::to_path_buf) else {
             return Ok(());
@@ -106,10 +114,7 @@ impl DurableFiles {
             Ok(())
         })
         .await?;
-        synced.map_err(|source| Error::Generic {
-            store: "DurableFiles",
-            source: Box::new(source),
-        })
+        synced.map_err(failed)
     }
 }
 
@@ -136,6 +141,11 @@ impl ObjectStore for DurableFiles {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
+        if payload.content_length() > SYNC_EVERY_BYTES && options.mode == PutMode::Overwrite {
+            let mut upload = StagedUpload::begin(self.clone(), location.clone()).await?;
+            upload.put_part(payload).await?;
+            return upload.complete().await;
+        }
         let put = self.inner.put_opts(location, payload, options).await;
         match &put {
             Ok(_) => self.sync_names(location, false).await?,
@@ -148,14 +158,10 @@ impl ObjectStore for DurableFiles {
     async fn put_multipart_opts(
         &self,
         location: &Path,
-        options: PutMultipartOptions,
+        _options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        let inner = self.inner.put_multipart_opts(location, options).await?;
-        Ok(Box::new(DurableUpload {
-            inner,
-            store: self.clone(),
-            location: location.clone(),
-        }))
+        let upload = StagedUpload::begin(self.clone(), location.clone()).await?;
+        Ok(Box::new(upload))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
@@ -179,10 +185,7 @@ impl ObjectStore for DurableFiles {
                 path: key,
                 source: Box::new(source),
             },
-            _ => Error::Generic {
-                store: "DurableFiles",
-                source: Box::new(source),
-            },
+            _ => failed(source),
         })
     }
 
@@ -212,29 +215,5 @@ impl ObjectStore for DurableFiles {
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         self.inner.copy_opts(from, to, options).await?;
         self.sync_names(to, true).await
-    }
-}
-
-#[derive(Debug)]
-struct DurableUpload {
-    inner: Box<dyn MultipartUpload>,
-    store: DurableFiles,
-    location: Path,
-}
-
-#[async_trait]
-impl MultipartUpload for DurableUpload {
-    fn put_part(&mut self, data: PutPayload) -> UploadPart {
-        self.inner.put_part(data)
-    }
-
-    async fn complete(&mut self) -> Result<PutResult> {
-        let done = self.inner.complete().await?;
-        self.store.sync_names(&self.location, false).await?;
-        Ok(done)
-    }
-
-    async fn abort(&mut self) -> Result<()> {
-        self.inner.abort().await
     }
 }

@@ -13,6 +13,7 @@ mod limits;
 mod multipart;
 mod open;
 mod put;
+mod staged;
 mod tier;
 
 pub use durable::DurableFiles;

@@ -77,6 +77,13 @@ pub trait DiskFile: Send + Sync + 'static {
     fn length(&self) -> io::Result<u64>;
     /// Fills `buffer` from `position`; `UnexpectedEof` when the file ends before.
     fn read_exact_at(&self, buffer: &mut [u8], position: u64) -> io::Result<()>;
+    /// The `length` bytes from `position`; `UnexpectedEof` when the file ends before. For large reads: the buffer is not
+    /// cleared first. The caller has checked `length`: that much is allocated.
+    fn read_vec_at(&self, position: u64, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.read_exact_at(&mut bytes, position)?;
+        Ok(bytes)
+    }
     /// Writes all slices back to back at `position`, in one system call where the count allows it. After an error the
     /// range holds old bytes, new bytes, or a mix.
     fn write_all_at(&self, slices: &[IoSlice<'_>], position: u64) -> io::Result<()>;

@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "here the real thing lives")]
 
 use super::{DirEntry, DirLock, Disk, DiskFile, DiskSpace, OpenMode};
+use rustix::buffer::spare_capacity;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -123,6 +124,21 @@ impl DiskFile for RealFile {
 
     fn read_exact_at(&self, buffer: &mut [u8], position: u64) -> io::Result<()> {
         self.0.read_exact_at(buffer, position)
+    }
+
+    fn read_vec_at(&self, position: u64, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(length);
+        while bytes.len() < length {
+            let at = position + u64::try_from(bytes.len()).map_err(io::Error::other)?;
+            match rustix::io::pread(&self.0, spare_capacity(&mut bytes), at) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // An allocator may give more than was asked for, and the read then takes more.
+        bytes.truncate(length);
+        Ok(bytes)
     }
 
     fn write_all_at(&self, slices: &[IoSlice<'_>], position: u64) -> io::Result<()> {

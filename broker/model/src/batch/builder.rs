@@ -24,14 +24,22 @@ pub struct BatchBuilder {
     base_timestamp: Option<TimestampMs>,
     max_timestamp: TimestampMs,
     count: i32,
-    records: Vec<u8>,
-    scratch: Vec<u8>,
+    /// Room for the header, then the records: an uncompressed batch is never copied.
+    bytes: Vec<u8>,
 }
 
 impl BatchBuilder {
     /// An empty batch as a producer without idempotence sends it: base offset 0, leader epoch -1.
     #[must_use]
     pub fn new(codec: Codec) -> Self {
+        Self::with_capacity(codec, 0)
+    }
+
+    /// The same, with room for about `bytes` of records from the start.
+    #[must_use]
+    pub fn with_capacity(codec: Codec, bytes: usize) -> Self {
+        let mut room = Vec::with_capacity(HEADER_BYTES + bytes.min(BATCH_BYTES_MAX));
+        room.resize(HEADER_BYTES, 0);
         Self {
             codec,
             attributes: Attributes::with_codec(codec),
@@ -41,8 +49,7 @@ impl BatchBuilder {
             base_timestamp: None,
             max_timestamp: TimestampMs::new(-1),
             count: 0,
-            records: Vec::new(),
-            scratch: Vec::new(),
+            bytes: room,
         }
     }
 
@@ -88,7 +95,7 @@ impl BatchBuilder {
     /// Bytes of the batch if it were closed now and did not compress.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        HEADER_BYTES + self.records.len()
+        self.bytes.len()
     }
 
     /// Most bytes that a record with these parts adds.
@@ -131,11 +138,23 @@ impl BatchBuilder {
             return Err(BatchError::InvalidRecord("a record has too many headers"));
         }
         let base = self.base_timestamp.unwrap_or(timestamp);
-        self.scratch.clear();
-        let out = &mut self.scratch;
+        let delta = timestamp.get().wrapping_sub(base.get());
+        let index = i64::from(self.count);
+        let body = 1
+            + varint::bytes(delta)
+            + varint::bytes(index)
+            + nullable_bytes(key)
+            + nullable_bytes(value)
+            + varint::bytes(length(headers.len()))
+            + headers
+                .iter()
+                .map(|(key, value)| nullable_bytes(Some(key)) + nullable_bytes(*value))
+                .sum::<usize>();
+        let out = &mut self.bytes;
+        varint::encode(out, length(body));
         out.push(0);
-        varint::encode(out, timestamp.get().wrapping_sub(base.get()));
-        varint::encode(out, i64::from(self.count));
+        varint::encode(out, delta);
+        varint::encode(out, index);
         encode_nullable(out, key);
         encode_nullable(out, value);
         varint::encode(out, length(headers.len()));
@@ -143,8 +162,6 @@ impl BatchBuilder {
             encode_nullable(out, Some(key));
             encode_nullable(out, *value);
         }
-        varint::encode(&mut self.records, length(self.scratch.len()));
-        self.records.extend_from_slice(&self.scratch);
         self.base_timestamp = Some(base);
         self.max_timestamp = if self.count == 0 {
             timestamp
@@ -164,19 +181,21 @@ impl BatchBuilder {
         if self.count == 0 {
             return Err(BatchError::InvalidRecord("it has no records"));
         }
-        let payload = match self.codec {
-            Codec::None => self.records,
-            codec => compress(codec, &self.records)?,
-        };
-        let bytes = HEADER_BYTES.saturating_add(payload.len());
+        let mut out = self.bytes;
+        if self.codec != Codec::None {
+            let payload = compress(self.codec, &out[HEADER_BYTES..])?;
+            out.truncate(HEADER_BYTES);
+            out.extend_from_slice(&payload);
+        }
+        let bytes = out.len();
         if bytes > BATCH_BYTES_MAX {
             return Err(BatchError::TooLarge {
                 bytes,
                 bytes_max: BATCH_BYTES_MAX,
             });
         }
-        let batch_length = u32::try_from(HEADER_BYTES - LENGTH_PREFIX_BYTES + payload.len())
-            .map_err(|_| BatchError::TooLarge {
+        let batch_length =
+            u32::try_from(bytes - LENGTH_PREFIX_BYTES).map_err(|_| BatchError::TooLarge {
                 bytes,
                 bytes_max: BATCH_BYTES_MAX,
             })?;
@@ -196,13 +215,18 @@ impl BatchBuilder {
             base_sequence,
             record_count: self.count,
         };
-        let checked = header.encode();
-        let crc = crc32c::crc32c(&checked[super::field::ATTRIBUTES..]);
-        header.crc = crc32c::crc32c_append(crc, &payload);
-        let mut out = Vec::with_capacity(bytes);
-        out.extend_from_slice(&header.encode());
-        out.extend_from_slice(&payload);
+        out[..HEADER_BYTES].copy_from_slice(&header.encode());
+        header.crc = crc32c::crc32c(&out[super::field::ATTRIBUTES..]);
+        out[..HEADER_BYTES].copy_from_slice(&header.encode());
         Ok(Bytes::from(out))
+    }
+}
+
+/// Bytes that [`encode_nullable`] appends.
+fn nullable_bytes(bytes: Option<&[u8]>) -> usize {
+    match bytes {
+        None => varint::bytes(-1),
+        Some(bytes) => varint::bytes(length(bytes.len())) + bytes.len(),
     }
 }
 

@@ -15,6 +15,8 @@ pub const HEADER_BYTES: usize = 61;
 pub const LENGTH_PREFIX_BYTES: usize = 12;
 /// Bytes that a broker replaces: base offset, length, leader epoch.
 pub const PREFIX_BYTES: usize = 16;
+/// First byte of a batch that its CRC covers.
+pub const CRC_START: usize = field::ATTRIBUTES;
 
 const MAGIC_V2: i8 = 2;
 

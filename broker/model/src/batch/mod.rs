@@ -20,7 +20,8 @@ use bytes::{Bytes, BytesMut};
 
 pub use builder::{BatchBuilder, HeaderRef};
 pub use header::{
-    Attributes, BatchHeader, HEADER_BYTES, LENGTH_PREFIX_BYTES, PREFIX_BYTES, TimestampType,
+    Attributes, BatchHeader, CRC_START, HEADER_BYTES, LENGTH_PREFIX_BYTES, PREFIX_BYTES,
+    TimestampType,
 };
 pub use records::{ControlKind, Record, Records};
 pub use walk::RecordsSummary;

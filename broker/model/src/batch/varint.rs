@@ -43,6 +43,13 @@ fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)).cast_unsigned()
 }
 
+/// Bytes that [`encode`] appends for `value`.
+#[inline]
+pub(super) fn bytes(value: i64) -> usize {
+    let bits = 64 - (zigzag(value) | 1).leading_zeros();
+    usize::try_from(bits.div_ceil(7)).unwrap_or(10)
+}
+
 /// Appends `value`.
 pub(super) fn encode(out: &mut Vec<u8>, value: i64) {
     let mut rest = zigzag(value);

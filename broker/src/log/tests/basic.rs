@@ -127,11 +127,11 @@ fn everything_comes_back() {
         Err(LogError::Purged { .. })
     ));
     assert!(matches!(
-        block_on(log.read_body(at(3), 0..1)),
+        block_on(log.read_bodies(&[(at(3), 0..1)])),
         Err(LogError::Purged { .. })
     ));
     assert!(matches!(
-        block_on(log.read_body(at(99), 0..1)),
+        block_on(log.read_bodies(&[(at(99), 0..1)])),
         Err(LogError::NotFound { .. })
     ));
     let local = log.local_bytes();
@@ -171,6 +171,42 @@ fn purge_past_the_end_moves_the_start() {
     assert_eq!(all(&log).unwrap(), vec![entry(5, 101, 10)]);
 }
 
+/// Proves that many parts of bodies come in the order they were asked for and from where they are, near or far from each
+/// other, and that one bad range fails the whole call.
+#[test]
+fn parts_of_bodies_come_in_the_order_asked() {
+    let mut rig = Rig::new();
+    let log = rig.open().unwrap();
+    let expected: Vec<_> = (0..25)
+        .map(|index| entry(1, index, 2_000 + usize::try_from(index).unwrap()))
+        .collect();
+    append(&log, expected.clone());
+    settle(&log);
+    let mut wanted = Vec::new();
+    for index in [24, 0, 1, 2, 9, 8, 8, 3, 23] {
+        for range in [0..17, 17..600, 1_999..2_000, 3..3, 500..1_900] {
+            wanted.push((at(index), range));
+        }
+    }
+    let disk = log.metrics().reads_disk.get();
+    let found = block_on(log.read_bodies(&wanted)).unwrap();
+    assert_eq!(log.metrics().reads_disk.get(), disk + 1);
+    assert_eq!(found.len(), wanted.len());
+    for ((index, range), got) in wanted.iter().zip(&found) {
+        let body = &expected[usize::try_from(index.get()).unwrap()].body;
+        assert_eq!(
+            got.as_ref(),
+            &body[range.start as usize..range.end as usize]
+        );
+    }
+    wanted.push((at(5), 0..9_999));
+    assert!(matches!(
+        block_on(log.read_bodies(&wanted)),
+        Err(LogError::Invalid(_))
+    ));
+    assert!(block_on(log.read_bodies(&[])).unwrap().is_empty());
+}
+
 /// Proves that reads beyond the cache come from disk and are the same, in pieces of the asked size, at least one each.
 #[test]
 fn reads_from_memory_and_disk_agree() {
@@ -196,11 +232,11 @@ fn reads_from_memory_and_disk_agree() {
             "one entry even when it does not fit"
         );
         assert_eq!(
-            block_on(log.read_body(at(index), 5..200)).unwrap(),
-            want.body.slice(5..200)
+            block_on(log.read_bodies(&[(at(index), 5..200)])).unwrap(),
+            [want.body.slice(5..200)]
         );
         assert!(matches!(
-            block_on(log.read_body(at(index), 0..9999)),
+            block_on(log.read_bodies(&[(at(index), 0..9999)])),
             Err(LogError::Invalid(_))
         ));
     }

@@ -29,10 +29,10 @@ async fn a_proposal_comes_back_with_its_outcome() {
     assert_eq!(*group.applied().borrow(), Some(id));
     let body = group
         .log()
-        .read_body(id.index, 0..100)
+        .read_bodies(&[(id.index, 0..100)])
         .await
         .expect("in the log");
-    assert_eq!(body, Bytes::from(vec![42; 100]));
+    assert_eq!(body, [Bytes::from(vec![42; 100])]);
     // Entry 0 is the membership, entry 1 the blank one of the first term.
     assert_eq!(group.read(|machine| machine.blanks), 2);
     assert_eq!(group.in_flight(), (0, 0));
