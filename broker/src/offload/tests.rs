@@ -379,6 +379,7 @@ async fn a_cut_of_many_partitions_is_committed_in_parts() {
         clock: clock.as_ref(),
         random: random.as_ref(),
         flushes: &AtomicUsize::new(1),
+        bytes_per_second: None,
     };
     let stage = running
         .group
