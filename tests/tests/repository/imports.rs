@@ -56,6 +56,17 @@ const CRATES: &[(&str, &[&str])] = &[
             "tidelog-minio-dev",
         ],
     ),
+    // What judges the broker shares no code with it; what drives it is a client.
+    ("tests/check", &[]),
+    (
+        "tests/cluster",
+        &[
+            "tidelog-model",
+            "tidelog-env",
+            "tidelog-client",
+            "tidelog-check",
+        ],
+    ),
 ];
 
 fn level(module: &str) -> Option<usize> {

@@ -21,7 +21,8 @@ cargo xtask test             set up what the tests need, then run all of them
 cargo xtask setup            only the set up: packages, Python environment
 cargo xtask lint             cargo fmt --check and clippy, warnings are errors
 cargo xtask fmt              format the code
-cargo xtask clients [NAME]…  only the client tests (all, or those named)";
+cargo xtask clients [NAME]…  only the client tests (all, or those named)
+cargo xtask cluster [NAME]…  only the cluster scenarios (all, or those named)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         ["lint"] => steps::lint(),
         ["fmt"] => steps::fmt(),
         ["clients", names @ ..] => steps::clients(names),
+        ["cluster", names @ ..] => steps::cluster(names),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -69,6 +69,17 @@ pub(crate) fn clients(names: &[&str]) -> Vec<Step> {
     steps
 }
 
+/// The cluster scenarios only, all or those whose name contains one of the given.
+pub(crate) fn cluster(names: &[&str]) -> Vec<Step> {
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    vec![
+        step("build", OnFailure::Stop, build),
+        step("cluster scenarios", OnFailure::Stop, move || {
+            scenarios(&names)
+        }),
+    ]
+}
+
 fn step(
     name: &'static str,
     on_failure: OnFailure,
@@ -89,17 +100,39 @@ const RUST_TESTS: [&str; 5] = [
     "--include-ignored",
 ];
 
+/// The whole workspace is named, as everywhere; no other package has a target of this name.
+const SCENARIOS: [&str; 6] = [
+    "test",
+    "--workspace",
+    "--test",
+    "scenarios",
+    "--",
+    "--include-ignored",
+];
+
 fn build() -> Result<()> {
     cargo(&["build", "--workspace", "--all-targets"])
 }
 
-/// With an S3 server beside them, for the tests that every kind of store must pass. Those that need it, or the Python
-/// environment, are ignored elsewhere: here everything runs.
+/// With an S3 server beside them, for the tests that every kind of store must pass, and the built program, for the cluster
+/// scenarios. Those that need one of these, or the Python environment, are ignored elsewhere: here everything runs.
 fn rust_tests() -> Result<()> {
-    let programs = tempfile::tempdir().context("temporary directory for the S3 server")?;
+    let programs = tempfile::tempdir().context("temporary directory for the programs")?;
     let server = S3::start(&keep(programs.path(), "minio-dev")?, programs.path())?;
+    let broker = keep(programs.path(), "tidelog")?;
     let mut command = cargo_command(&RUST_TESTS)?;
-    checked(command.envs(server.environment()?))
+    checked(
+        command
+            .envs(server.environment()?)
+            .env("TIDELOG_BIN", broker),
+    )
+}
+
+fn scenarios(names: &[String]) -> Result<()> {
+    let programs = tempfile::tempdir().context("temporary directory for the programs")?;
+    let broker = keep(programs.path(), "tidelog")?;
+    let mut command = cargo_command(&SCENARIOS)?;
+    checked(command.args(names).env("TIDELOG_BIN", broker))
 }
 
 /// A SeaweedFS that ends with this value.

@@ -1,0 +1,27 @@
+//! The independent checker: judges what producers and readers saw, knowing nothing of how the broker works.
+//!
+//! Owns: the history of sends and polls, the rules it must keep, the report that names the first events that break one.
+//! Not here: making histories (`tests/cluster`), the invariants inside a broker (docs/INVARIANTS.md).
+//! Spec: docs/INVARIANTS.md (I1, I2, I3, I5 as a client sees them)
+//!
+//! Rules, each a [`Rule`]:
+//! an acknowledged record is read at its offset by every reader that reads past it, and lies below every later end of the
+//! log; an offset has one value for ever; a record is in the log once, in the order its producer sent it; a high
+//! watermark never goes back for a reader; nothing is read above it, or again, or that surely failed, or nobody sent.
+
+mod history;
+mod judge;
+mod report;
+#[cfg(test)]
+mod tests;
+
+pub use history::{Event, History, Offset, Partition, Producer, Reader, Sequence};
+pub use report::{Report, Rule, Summary, Violation};
+
+/// Judges a whole history.
+///
+/// # Errors
+/// The report of everything that breaks a rule, first events first.
+pub fn check(history: &History) -> Result<Summary, Report> {
+    judge::Judge::default().judge(history)
+}

@@ -1,0 +1,24 @@
+//! A rig of real `tidelog broker` processes, a load on them, and the history of what clients saw.
+//!
+//! Owns: processes and their faults, the network between them, waiting by condition, the load, what is kept of a failure.
+//! Not here: judging the history (`tests/check`), the scenarios (`tests/cluster/tests/scenarios`).
+//! Spec: tests/README.md
+
+mod admin;
+mod config;
+mod links;
+mod load;
+mod process;
+mod record;
+mod rig;
+mod scenario;
+mod wait;
+
+pub use admin::{ClusterView, GroupView};
+pub use links::Links;
+pub use load::{Load, LoadConfig};
+pub use process::Broker;
+pub use record::Recorder;
+pub use rig::Rig;
+pub use scenario::{Dice, rounds, run};
+pub use wait::{Waiting, until};

@@ -1,0 +1,9 @@
+//! Scenarios: faults under load on real brokers, and a checker over what clients saw.
+//!
+//! Owns: which faults, in which order.
+//! Not here: the rig (`tests/cluster/src`), the rules (`tests/check`).
+//! Spec: tests/README.md
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod one;
