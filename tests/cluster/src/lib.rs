@@ -15,10 +15,9 @@ mod scenario;
 mod wait;
 
 pub use admin::{ClusterView, GroupView};
-pub use links::Links;
 pub use load::{Load, LoadConfig};
 pub use process::Broker;
 pub use record::Recorder;
 pub use rig::Rig;
-pub use scenario::{Dice, rounds, run};
+pub use scenario::{Dice, Failure, rounds, run};
 pub use wait::{Waiting, until};

@@ -38,7 +38,7 @@ type Rules = BTreeMap<(i32, i32), watch::Sender<Rule>>;
 
 /// All links of a rig. The proxies live as long as the runtime.
 #[derive(Clone)]
-pub struct Links(Arc<Rules>);
+pub(crate) struct Links(Arc<Rules>);
 
 impl Links {
     /// Opens a proxy for each broker: its id, where peers dial, where it listens.
@@ -60,20 +60,11 @@ impl Links {
         Ok(links)
     }
 
-    /// Nothing goes from one to the other, in either direction.
-    ///
-    /// # Errors
-    /// There is no such pair.
-    pub fn cut(&self, a: i32, b: i32) -> Result<()> {
-        self.cut_one_way(a, b)?;
-        self.cut_one_way(b, a)
-    }
-
     /// Nothing goes in this direction; the other is open.
     ///
     /// # Errors
     /// There is no such pair.
-    pub fn cut_one_way(&self, from: i32, to: i32) -> Result<()> {
+    pub(crate) fn cut_one_way(&self, from: i32, to: i32) -> Result<()> {
         self.change(from, to, |rule| rule.cut = true)
     }
 
@@ -81,22 +72,13 @@ impl Links {
     ///
     /// # Errors
     /// There is no such pair.
-    pub fn delay(&self, a: i32, b: i32, delay: Duration) -> Result<()> {
+    pub(crate) fn delay(&self, a: i32, b: i32, delay: Duration) -> Result<()> {
         self.change(a, b, |rule| rule.delay = delay)?;
         self.change(b, a, |rule| rule.delay = delay)
     }
 
-    /// Cuts a broker off from all others.
-    pub fn isolate(&self, broker: i32) {
-        for ((from, to), rule) in self.0.iter() {
-            if *from == broker || *to == broker {
-                rule.send_modify(|rule| rule.cut = true);
-            }
-        }
-    }
-
     /// No cuts and no delays any more.
-    pub fn heal(&self) {
+    pub(crate) fn heal(&self) {
         for rule in self.0.values() {
             rule.send_replace(Rule::default());
         }
@@ -238,6 +220,11 @@ mod tests {
             }
         }
 
+        fn cut(&self) {
+            self.links.cut_one_way(1, 2).unwrap();
+            self.links.cut_one_way(2, 1).unwrap();
+        }
+
         async fn call(&self) -> TcpStream {
             let mut caller = TcpStream::connect(&self.front).await.unwrap();
             let mut hello = [0; HELLO_BYTES];
@@ -272,7 +259,7 @@ mod tests {
         let (mut caller, mut listener) = pair.connected().await;
         caller.write_u8(1).await.unwrap();
         assert_eq!(next(&mut listener, SOON).await, Some(1));
-        pair.links.cut(1, 2).unwrap();
+        pair.cut();
         caller.write_u8(2).await.unwrap();
         listener.write_u8(3).await.unwrap();
         assert_eq!(next(&mut listener, QUIET).await, None);
@@ -301,7 +288,7 @@ mod tests {
     async fn connections_through_a_cut() {
         let pair = Pair::new().await;
         let (caller, mut listener) = pair.connected().await;
-        pair.links.isolate(2);
+        pair.cut();
         drop(caller);
         let _second = pair.call().await;
         let accepted = tokio::time::timeout(QUIET, pair.behind.accept()).await;
@@ -339,6 +326,6 @@ mod tests {
         stranger.write_all(&[7; HELLO_BYTES]).await.unwrap();
         let ended = tokio::time::timeout(SOON, stranger.read(&mut [0])).await;
         assert!(matches!(ended.unwrap(), Ok(0) | Err(_)));
-        assert!(pair.links.cut(1, 3).is_err() && pair.links.cut_one_way(1, 1).is_err());
+        assert!(pair.links.cut_one_way(1, 3).is_err() && pair.links.cut_one_way(1, 1).is_err());
     }
 }

@@ -198,6 +198,10 @@ impl Broker {
 
     /// Lines that a broker in good order never writes, killed or not.
     pub(crate) fn complaints(&self) -> Result<Vec<String>> {
+        if !self.log_path().exists() {
+            // It was never started.
+            return Ok(Vec::new());
+        }
         let text = read_lossy(&self.log_path())?;
         let bad = |line: &&str| line.contains(" ERROR ") || line.contains("panicked");
         Ok(text.lines().filter(bad).map(str::to_owned).collect())

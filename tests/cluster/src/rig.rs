@@ -4,19 +4,22 @@
 //! Not here: one process (`process`), the order of faults (the scenarios).
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Error, Result, ensure};
 use tempfile::TempDir;
-use tidelog_check::History;
+use tidelog_check::{History, Report};
 
 use crate::admin::GroupView;
 use crate::config::{self, Addresses};
 use crate::links::Links;
 use crate::process::Broker;
 use crate::record::Recorder;
+use crate::wait::{Waiting, until};
 
+/// Several elections, on a busy machine.
+const LED: Duration = Duration::from_secs(60);
 /// Complaints that a report shows.
 const COMPLAINTS_MAX: usize = 10;
 
@@ -72,10 +75,44 @@ impl Rig {
         self.brokers.keys().copied().collect()
     }
 
-    /// The network between the brokers.
+    /// Nothing goes between two brokers, in either direction.
+    ///
+    /// # Errors
+    /// There is no such pair.
+    pub fn cut(&self, a: i32, b: i32) -> Result<()> {
+        self.cut_one_way(a, b)?;
+        self.cut_one_way(b, a)
+    }
+
+    /// Nothing goes from one broker to another; the other direction is open.
+    ///
+    /// # Errors
+    /// There is no such pair.
+    pub fn cut_one_way(&self, from: i32, to: i32) -> Result<()> {
+        self.recorder.note(format!("cut from {from} to {to}"));
+        self.links.cut_one_way(from, to)
+    }
+
+    /// What two brokers say to each other takes this long.
+    ///
+    /// # Errors
+    /// There is no such pair.
+    pub fn delay(&self, a: i32, b: i32, delay: Duration) -> Result<()> {
+        self.recorder
+            .note(format!("delay {a} and {b} by {delay:?}"));
+        self.links.delay(a, b, delay)
+    }
+
+    /// No cuts and no delays any more.
+    pub fn heal(&self) {
+        self.recorder.note("heal the network");
+        self.links.heal();
+    }
+
+    /// Where the files of this scenario are.
     #[must_use]
-    pub fn links(&self) -> &Links {
-        &self.links
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// The history of this scenario.
@@ -203,6 +240,32 @@ impl Rig {
         Ok(newest)
     }
 
+    /// Waits until each group is led by a broker that serves: the newest term counts.
+    ///
+    /// # Errors
+    /// It takes too long.
+    pub async fn leaders(&self) -> Result<BTreeMap<u64, i32>> {
+        until("a leader of every group", LED, async || {
+            let groups = match self.groups().await {
+                Ok(groups) => groups,
+                Err(error) => return Ok(Waiting::NotYet(format!("{error:#}"))),
+            };
+            let serving = |leader: i64| {
+                let id = i32::try_from(leader).ok()?;
+                self.broker(id).ok()?.is_serving().then_some(id)
+            };
+            let led = groups.values().map(|view| {
+                let id = view.leader.and_then(serving)?;
+                Some((view.group, id))
+            });
+            Ok(match led.collect::<Option<BTreeMap<_, _>>>() {
+                Some(leaders) if !leaders.is_empty() => Waiting::Done(leaders),
+                _ => Waiting::NotYet(format!("{groups:?}")),
+            })
+        })
+        .await
+    }
+
     /// Whether the brokers' logs are what brokers in good order write.
     pub(crate) fn in_order(&self) -> Result<()> {
         for (id, broker) in &self.brokers {
@@ -218,30 +281,28 @@ impl Rig {
         Ok(())
     }
 
-    /// Ends a failed scenario: the processes are killed, the folder is kept, and what happened is in the error.
-    pub(crate) fn failed(mut self, error: Error) -> Error {
-        let verdict = self.recorder.history(|history| {
-            let written = write_history(&self.folder.path().join("history.txt"), history);
-            (tidelog_check::check(history).err(), written)
-        });
-        let mut text = String::new();
-        for (id, broker) in &self.brokers {
-            // Writing into a string does not fail.
-            let _ = writeln!(
-                text,
-                "== last lines of broker {id}\n{}",
-                broker.last_words()
-            );
-        }
-        if let (Some(report), _) = &verdict {
-            let _ = writeln!(text, "== the history says\n{report}");
-        }
-        if let (_, Err(why)) = &verdict {
-            let _ = writeln!(text, "== the history could not be written: {why:#}");
-        }
+    /// Ends a failed scenario: the processes are killed, the folder is kept. The page that says what happened.
+    pub(crate) fn failed(mut self, error: &Error) -> String {
         self.folder.disable_cleanup(true);
-        let _ = write!(text, "== kept: {}", self.folder.path().display());
-        error.context(text)
+        let path = self.folder.path().join("history.txt");
+        let (report, written) = self.recorder.history(|history| {
+            let report = tidelog_check::check(history).err();
+            (report, write_history(&path, history))
+        });
+        let mut page = vec![format!("{error:#}")];
+        // Where the scenario failed because of the history, that is its error.
+        if let Some(report) = report.filter(|_| !error.is::<Report>()) {
+            page.push(format!("== the history says\n{report}"));
+        }
+        for (id, broker) in &self.brokers {
+            let words = broker.last_words();
+            page.push(format!("== last lines of broker {id}\n{words}"));
+        }
+        if let Err(why) = written {
+            page.push(format!("== the history could not be written: {why:#}"));
+        }
+        page.push(format!("== kept: {}", self.folder.path().display()));
+        page.join("\n")
     }
 }
 

@@ -4,6 +4,4 @@
 //! Not here: the rig (`tests/cluster/src`), the rules (`tests/check`).
 //! Spec: tests/README.md
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 mod one;

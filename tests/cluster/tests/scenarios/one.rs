@@ -1,8 +1,8 @@
 //! One broker.
 
-use anyhow::{Result, ensure};
+use anyhow::{bail, ensure};
 use tidelog_check::{Report, Rule};
-use tidelog_cluster::{Dice, Load, LoadConfig, Rig, rounds, run};
+use tidelog_cluster::{Dice, Failure, Load, LoadConfig, Rig, rounds, run};
 
 const BROKER: i32 = 1;
 /// Faults of one scenario in the ordinary run.
@@ -16,7 +16,7 @@ const RECORDS: usize = 300;
 // gives anything up. Terms rise. What was there is there after one more kill.
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
-fn kills() -> Result<()> {
+fn kills() -> Result<(), Failure> {
     run("kills", 1, async |rig: &mut Rig| {
         let mut dice = Dice::new()?;
         rig.start_all().await?;
@@ -53,7 +53,7 @@ fn kills() -> Result<()> {
 // Proves: a paused process goes on where it was; clients wait and give nothing up.
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
-fn pauses() -> Result<()> {
+fn pauses() -> Result<(), Failure> {
     run("pauses", 1, async |rig: &mut Rig| {
         let mut dice = Dice::new()?;
         rig.start_all().await?;
@@ -73,7 +73,7 @@ fn pauses() -> Result<()> {
 // Proves: SIGTERM under load ends the process by itself, with exit code 0, and loses nothing.
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
-fn stops() -> Result<()> {
+fn stops() -> Result<(), Failure> {
     run("stops", 1, async |rig: &mut Rig| {
         let mut dice = Dice::new()?;
         rig.start_all().await?;
@@ -92,7 +92,7 @@ fn stops() -> Result<()> {
 // Proves: the rig sees a loss where there is one: a broker that lost its disk has lost what it acknowledged.
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
-fn a_loss_is_seen() -> Result<()> {
+fn a_loss_is_seen() -> Result<(), Failure> {
     run("loss", 1, async |rig: &mut Rig| {
         rig.start_all().await?;
         let mut load = Load::start(rig, LoadConfig::default()).await?;
@@ -102,9 +102,14 @@ fn a_loss_is_seen() -> Result<()> {
         rig.wipe(BROKER)?;
         rig.start_all().await?;
         load.create_topic().await?;
-        let error = load.read_again().await.expect_err("everything is gone");
+        let Err(error) = load.read_again().await else {
+            bail!("everything is gone, and nobody misses it");
+        };
         let report = error.downcast::<Report>()?;
-        ensure!(report.violations.iter().all(|v| v.rule == Rule::Lost));
+        ensure!(
+            report.violations.iter().all(|v| v.rule == Rule::Lost),
+            "it was only lost: {report}"
+        );
         Ok(())
     })
 }
