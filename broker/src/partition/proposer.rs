@@ -30,7 +30,8 @@ pub struct ProposerConfig {
     pub entry_bytes_max: usize,
     /// Batches per entry at most: bounds the directory to 4096 * 64 B = 256 KiB.
     pub entry_batches_max: usize,
-    /// Entries in flight at most. Eight entries of 1 MiB fill one group commit of the log (8 MiB).
+    /// Entries in flight at most. Eight entries of 1 MiB fill one group commit of the log (8 MiB): one is synced while the
+    /// next gathers.
     pub entries_in_flight_max: usize,
     /// Bytes accepted and not yet answered at most; who comes next waits, in order.
     pub bytes_in_flight_max: usize,
@@ -41,7 +42,7 @@ impl Default for ProposerConfig {
         Self {
             entry_bytes_max: 1 << 20,
             entry_batches_max: 4096,
-            entries_in_flight_max: 8,
+            entries_in_flight_max: 16,
             bytes_in_flight_max: 64 << 20,
         }
     }

@@ -10,6 +10,7 @@
     reason = "a command line tool talks to its user"
 )]
 
+mod numbers;
 mod run;
 mod setup;
 mod steps;
@@ -22,7 +23,10 @@ cargo xtask setup            only the set up: packages, Python environment
 cargo xtask lint             cargo fmt --check and clippy, warnings are errors
 cargo xtask fmt              format the code
 cargo xtask clients [NAME]…  only the client tests (all, or those named)
-cargo xtask cluster [NAME]…  only the cluster scenarios (all, or those named)";
+cargo xtask cluster [NAME]…  only the cluster scenarios (all, or those named)
+cargo xtask numbers [--rounds N] [--dir DIR] [--elsewhere DIR]
+                             measure the README's table: a few minutes a round, on a machine that does nothing else.
+                             DIR is on the disk that is measured, the other (/dev/shm) on another device";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -34,6 +38,13 @@ fn main() -> ExitCode {
         ["fmt"] => steps::fmt(),
         ["clients", names @ ..] => steps::clients(names),
         ["cluster", names @ ..] => steps::cluster(names),
+        ["numbers", words @ ..] => match numbers::Settings::parse(words) {
+            Some(settings) => steps::numbers(settings),
+            None => {
+                eprintln!("{USAGE}");
+                return ExitCode::from(2);
+            }
+        },
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -13,6 +13,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::numbers::{self, Settings};
 use crate::run::{OnFailure, Step};
 use crate::setup;
 
@@ -78,6 +79,26 @@ pub(crate) fn cluster(names: &[&str]) -> Vec<Step> {
             scenarios(&names)
         }),
     ]
+}
+
+/// Builds the release binary, then measures with it.
+pub(crate) fn numbers(settings: Settings) -> Vec<Step> {
+    vec![
+        step("release build", OnFailure::Stop, || {
+            cargo(&["build", "--release", "--package", "tidelog"])
+        }),
+        step("numbers", OnFailure::Stop, move || {
+            numbers::run(&settings, &release_binary()?)
+        }),
+    ]
+}
+
+/// Beside the profile's directory that this program was built into.
+fn release_binary() -> Result<PathBuf> {
+    let this = std::env::current_exe()?;
+    let target = this.parent().and_then(Path::parent);
+    let target = target.context("the target directory of this build")?;
+    Ok(target.join("release").join("tidelog"))
 }
 
 fn step(

@@ -42,6 +42,7 @@ pub struct DurableFiles {
     root: PathBuf,
     /// Directories whose own names, up to the root, are on disk.
     synced: Arc<Mutex<HashSet<PathBuf>>>,
+    turn: Arc<Mutex<()>>,
 }
 
 impl std::fmt::Display for DurableFiles {
@@ -75,7 +76,14 @@ impl DurableFiles {
             inner,
             root,
             synced: Arc::default(),
+            turn: Arc::default(),
         })
+    }
+
+    /// Held for a few MiB and their sync: large files grow one after the other, so that whoever syncs on the same disk
+    /// waits for that much at most, not for each part and each upload under way.
+    pub(super) fn turn(&self) -> Arc<Mutex<()>> {
+        Arc::clone(&self.turn)
     }
 
     /// The file that holds an object.

@@ -12,6 +12,7 @@ use super::durable::DurableFiles;
 use async_trait::async_trait;
 use object_store::path::Path;
 use object_store::{Error, Extensions, MultipartUpload, PutPayload, PutResult, Result, UploadPart};
+use parking_lot::Mutex;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
@@ -28,12 +29,14 @@ pub(super) struct StagedFile {
     file: File,
     staged: PathBuf,
     target: PathBuf,
+    /// See [`DurableFiles::turn`].
+    turn: Arc<Mutex<()>>,
     named: AtomicBool,
 }
 
 impl StagedFile {
     /// Creates it, and the directories above. Blocks.
-    pub(super) fn create(target: &FsPath) -> io::Result<Self> {
+    pub(super) fn create(target: &FsPath, turn: Arc<Mutex<()>>) -> io::Result<Self> {
         let mut number = 1u64;
         loop {
             // `LocalFileSystem` neither lists nor opens names of this form, and uses the same for its own.
@@ -47,6 +50,7 @@ impl StagedFile {
                         file,
                         staged,
                         target: target.to_owned(),
+                        turn,
                         named: AtomicBool::new(false),
                     });
                 }
@@ -60,18 +64,21 @@ impl StagedFile {
         }
     }
 
-    /// Writes the payload at `position`; never leaves more than [`SYNC_EVERY_BYTES`] and a chunk of it unsynced. Blocks.
+    /// Writes the payload at `position`, [`SYNC_EVERY_BYTES`] and a sync at a time. Blocks.
     pub(super) fn write(&self, position: u64, payload: &PutPayload) -> io::Result<()> {
         let mut at = position;
         let mut unsynced = 0;
+        let mut turn = None;
         for chunk in payload {
             for piece in chunk.chunks(SYNC_EVERY_BYTES) {
+                turn.get_or_insert_with(|| self.turn.lock());
                 self.file.write_all_at(piece, at)?;
                 at += u64::try_from(piece.len()).map_err(io::Error::other)?;
                 unsynced += piece.len();
                 if unsynced >= SYNC_EVERY_BYTES {
                     self.file.sync_data()?;
                     unsynced = 0;
+                    turn = None;
                 }
             }
         }
@@ -112,7 +119,8 @@ pub(super) struct StagedUpload {
 impl StagedUpload {
     pub(super) async fn begin(store: DurableFiles, location: Path) -> Result<Self> {
         let target = store.file_of(&location)?;
-        let file = blocking(move || StagedFile::create(&target)).await?;
+        let turn = store.turn();
+        let file = blocking(move || StagedFile::create(&target, turn)).await?;
         Ok(Self {
             file: Some(Arc::new(file)),
             store,

@@ -232,3 +232,75 @@ async fn bounds_hold() {
         Err(StoreError::Corrupt { .. })
     ));
 }
+
+/// The files below a directory, by name.
+fn files_below(directory: &std::path::Path) -> Vec<String> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            names.extend(files_below(&entry.path()));
+        } else {
+            names.push(entry.file_name().into_string().unwrap());
+        }
+    }
+    names
+}
+
+/// Proves that a large file has its name when all of its bytes are there, in their places, whichever part came first; that
+/// a longer one before is replaced; and that an upload given up leaves nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_files_appear_whole_or_not_at_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = DurableFiles::open(directory.path()).unwrap();
+    let place = Path::from("a/b/object");
+    let bytes = |length: usize, seed: usize| -> Vec<u8> {
+        (0..length)
+            .map(|at| (at * 7 + at / 251 + seed).to_le_bytes()[0])
+            .collect()
+    };
+    let whole = bytes((5 << 20) + 3, 1);
+    let payload: object_store::PutPayload =
+        whole.chunks(700_001).map(Bytes::copy_from_slice).collect();
+    store.put(&place, payload).await.unwrap();
+    assert_eq!(
+        store.get(&place).await.unwrap().bytes().await.unwrap(),
+        whole
+    );
+    assert_eq!(files_below(directory.path()), ["object"]);
+
+    let parts = [bytes(3 << 20, 2), bytes(100, 3), bytes(1 << 20, 4)];
+    let mut upload = store.put_multipart(&place).await.unwrap();
+    let mut waiting: Vec<_> = parts
+        .iter()
+        .map(|part| upload.put_part(part.clone().into()))
+        .collect();
+    while let Some(last) = waiting.pop() {
+        last.await.unwrap();
+    }
+    assert_eq!(
+        store.get(&place).await.unwrap().bytes().await.unwrap(),
+        whole
+    );
+    upload.complete().await.unwrap();
+    assert_eq!(
+        store.get(&place).await.unwrap().bytes().await.unwrap(),
+        parts.concat()
+    );
+    assert!(upload.complete().await.is_err());
+    assert!(
+        upload
+            .put_part(Bytes::from_static(b"late").into())
+            .await
+            .is_err()
+    );
+
+    let mut aborted = store.put_multipart(&Path::from("a/aborted")).await.unwrap();
+    aborted.put_part(bytes(10, 5).into()).await.unwrap();
+    assert_eq!(files_below(directory.path()).len(), 2);
+    aborted.abort().await.unwrap();
+    let mut dropped = store.put_multipart(&Path::from("a/dropped")).await.unwrap();
+    dropped.put_part(bytes(10, 6).into()).await.unwrap();
+    drop(dropped);
+    assert_eq!(files_below(directory.path()), ["object"]);
+}
