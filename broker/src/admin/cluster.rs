@@ -7,6 +7,8 @@ use axum::extract::State;
 use serde::Serialize;
 
 use super::AdminState;
+use crate::metadata::Address;
+use tidelog_model::NodeId;
 
 #[derive(Serialize)]
 pub(super) struct Cluster {
@@ -14,6 +16,7 @@ pub(super) struct Cluster {
     name: String,
     version: &'static str,
     brokers: Vec<Broker>,
+    metadata_leader: Option<i32>,
     groups: Vec<Group>,
 }
 
@@ -34,6 +37,38 @@ struct Group {
     local_bytes: u64,
 }
 
+/// All registered brokers; of this one what is so now.
+fn brokers(state: &AdminState) -> Vec<Broker> {
+    let identity = &state.identity;
+    let this = state.router.node();
+    let mut brokers: BTreeMap<i32, Broker> = state.router.image(|image| {
+        let text = |address: &Option<Address>| {
+            let at = address.as_ref();
+            at.map_or_else(String::new, |at| format!("{}:{}", at.host, at.port))
+        };
+        let registered = image.brokers().iter();
+        registered
+            .map(|(id, broker)| {
+                let shown = Broker {
+                    id: id.get(),
+                    zone: broker.zone.clone(),
+                    kafka: text(&broker.kafka),
+                    admin: text(&broker.admin),
+                };
+                (id.get(), shown)
+            })
+            .collect()
+    });
+    let own = Broker {
+        id: this.get(),
+        zone: identity.zone.clone(),
+        kafka: identity.kafka.clone(),
+        admin: identity.admin.clone(),
+    };
+    brokers.insert(this.get(), own);
+    brokers.into_values().collect()
+}
+
 pub(super) async fn cluster(State(state): State<AdminState>) -> Json<Cluster> {
     let identity = &state.identity;
     let groups = state
@@ -44,7 +79,7 @@ pub(super) async fn cluster(State(state): State<AdminState>) -> Json<Cluster> {
             let applied = *group.group().applied().borrow();
             Group {
                 group: group.id().get(),
-                leader: leadership.leader.map(tidelog_model::NodeId::get),
+                leader: leadership.leader.map(NodeId::get),
                 term: leadership.term.get(),
                 last_applied: applied.map(|id| id.index.get()),
                 local_bytes: group.group().log().local_bytes(),
@@ -55,12 +90,8 @@ pub(super) async fn cluster(State(state): State<AdminState>) -> Json<Cluster> {
         cluster_id: identity.cluster_id.clone(),
         name: identity.cluster_name.clone(),
         version: env!("CARGO_PKG_VERSION"),
-        brokers: vec![Broker {
-            id: state.router.node().get(),
-            zone: identity.zone.clone(),
-            kafka: identity.kafka.clone(),
-            admin: identity.admin.clone(),
-        }],
+        brokers: brokers(&state),
+        metadata_leader: state.router.controller().map(NodeId::get),
         groups,
     })
 }

@@ -4,7 +4,7 @@
 //! Not here: the protocol itself (`coordinator`), offsets (`group_offsets`).
 
 use super::context::Broker;
-use super::metadata::advertised;
+use super::metadata::{Shown, shown};
 use crate::coordinator::membership::{JoinRefusal, JoinRequest, SyncRequest};
 use crate::coordinator::service::{Coordinator, DescribedConsumerGroup};
 use crate::coordinator::{ConsumerGroupError, ConsumerGroupName, InstanceId, MemberId, slot_of};
@@ -57,8 +57,7 @@ pub(super) fn find_coordinator(
     request: FindCoordinatorRequest,
     version: i16,
 ) -> FindCoordinatorResponse {
-    let (host, port) = advertised(broker, connection);
-    let find = |key: &StrBytes| -> Result<(), (ErrorCode, &'static str)> {
+    let find = |key: &StrBytes| -> Result<Shown, (ErrorCode, &'static str)> {
         if request.key_type != CONSUMER_GROUP {
             return Err((
                 ErrorCode::InvalidRequest,
@@ -68,13 +67,15 @@ pub(super) fn find_coordinator(
         if key.is_empty() {
             return Err((ErrorCode::InvalidGroupId, "a consumer group has a name"));
         }
-        match coordinator(broker, &ConsumerGroupName::new(key.as_str())) {
-            Ok(_) => Ok(()),
-            Err(_) => Err((
+        let slot = slot_of(&ConsumerGroupName::new(key.as_str()));
+        broker
+            .router
+            .coordinator_broker(slot)
+            .and_then(|id| shown(broker, connection, id))
+            .ok_or((
                 ErrorCode::CoordinatorNotAvailable,
                 "the coordinator's placement group has no leader",
-            )),
-        }
+            ))
     };
     let mut answer = FindCoordinatorResponse::default();
     if version >= 4 {
@@ -84,10 +85,10 @@ pub(super) fn find_coordinator(
             found.node_id = -1;
             found.port = -1;
             match find(key) {
-                Ok(()) => {
-                    found.node_id = broker.router.node().get();
-                    found.host = text(&host);
-                    found.port = i32::from(port);
+                Ok(at) => {
+                    found.node_id = at.id.get();
+                    found.host = text(&at.host);
+                    found.port = i32::from(at.port);
                 }
                 Err((code, why)) => {
                     found.error_code = code.code();
@@ -102,10 +103,10 @@ pub(super) fn find_coordinator(
     answer.node_id = -1;
     answer.port = -1;
     match find(&request.key) {
-        Ok(()) => {
-            answer.node_id = broker.router.node().get();
-            answer.host = text(&host);
-            answer.port = i32::from(port);
+        Ok(at) => {
+            answer.node_id = at.id.get();
+            answer.host = text(&at.host);
+            answer.port = i32::from(at.port);
         }
         Err((code, why)) => {
             answer.error_code = code.code();

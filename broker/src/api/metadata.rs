@@ -2,6 +2,8 @@
 //!
 //! Owns: the advertised address (what the client dialled, unless configured), topics created on demand.
 
+use std::collections::BTreeSet;
+
 use super::context::Broker;
 use super::topics;
 use crate::datagroup::DataGroup;
@@ -16,21 +18,59 @@ use crate::wire::messages::{
     DescribeClusterRequest, DescribeClusterResponse, MetadataRequest, MetadataResponse, StrBytes,
     WireUuid, describe_cluster_response, topic_id, wire_topic_id,
 };
-use tidelog_model::{PlacementGroupId, TopicId};
+use tidelog_model::{NodeId, PlacementGroupId, TopicId};
 
 /// "Not asked for", as Kafka encodes a set of operations.
 const OPERATIONS_NOT_ASKED: i32 = i32::MIN;
 
-/// Host and port that this client is told.
-pub(super) fn advertised(broker: &Broker, connection: &Connection) -> (String, u16) {
-    match &broker.config.advertised {
-        Some((host, port)) => (host.clone(), *port),
-        None => (connection.local.ip().to_string(), connection.local.port()),
-    }
+/// A broker as clients see it.
+pub(super) struct Shown {
+    pub(super) id: NodeId,
+    pub(super) host: String,
+    pub(super) port: u16,
+    rack: Option<StrBytes>,
 }
 
-fn rack(broker: &Broker) -> Option<StrBytes> {
-    (!broker.config.zone.is_empty()).then(|| StrBytes::from(broker.config.zone.clone()))
+/// Where this client reaches the broker `id`; `None` while that broker has not said so.
+pub(super) fn shown(broker: &Broker, connection: &Connection, id: NodeId) -> Option<Shown> {
+    let (registered, zone) = if id == broker.router.node() {
+        let local = (connection.local.ip().to_string(), connection.local.port());
+        let told = broker.config.advertised.clone().unwrap_or(local);
+        (told, broker.config.zone.clone())
+    } else {
+        let other = broker.router.broker(id)?;
+        let at = other.kafka?;
+        ((at.host, at.port), other.zone)
+    };
+    let (host, port) = registered;
+    let rack = (!zone.is_empty()).then(|| StrBytes::from(zone));
+    Some(Shown {
+        id,
+        host,
+        port,
+        rack,
+    })
+}
+
+/// All brokers of the cluster, this one in any case.
+fn all_brokers(broker: &Broker, connection: &Connection) -> Vec<Shown> {
+    let this = broker.router.node();
+    let mut ids: BTreeSet<NodeId> = broker
+        .router
+        .image(|image| image.brokers().keys().copied().collect());
+    ids.insert(this);
+    ids.into_iter()
+        .filter_map(|id| shown(broker, connection, id))
+        .collect()
+}
+
+/// Where clients send changes. Any broker takes them; the one that leads metadata saves a hop.
+fn controller(broker: &Broker, brokers: &[Shown]) -> i32 {
+    let known = broker
+        .router
+        .controller()
+        .filter(|id| brokers.iter().any(|shown| shown.id == *id));
+    known.unwrap_or_else(|| broker.router.node()).get()
 }
 
 /// Answers Metadata.
@@ -41,15 +81,17 @@ pub(super) async fn metadata(
     version: i16,
 ) -> MetadataResponse {
     let mut answer = MetadataResponse::default();
-    let (host, port) = advertised(broker, connection);
-    let mut this = MetadataResponseBroker::default();
-    this.node_id = broker.router.node().get();
-    this.host = StrBytes::from(host);
-    this.port = i32::from(port);
-    this.rack = rack(broker);
-    answer.brokers.push(this);
+    let brokers = all_brokers(broker, connection);
     answer.cluster_id = Some(StrBytes::from(broker.config.cluster.get().to_string()));
-    answer.controller_id = broker.router.node().get();
+    answer.controller_id = controller(broker, &brokers);
+    for shown in brokers {
+        let mut one = MetadataResponseBroker::default();
+        one.node_id = shown.id.get();
+        one.host = StrBytes::from(shown.host);
+        one.port = i32::from(shown.port);
+        one.rack = shown.rack;
+        answer.brokers.push(one);
+    }
     answer.cluster_authorized_operations = OPERATIONS_NOT_ASKED;
     // Version 0 has no way to say "none": an empty list means all topics.
     let wanted = request
@@ -161,13 +203,13 @@ fn describe_partition(
             .map(|nodes| nodes.iter().map(|node| node.get()).collect())
             .unwrap_or_default()
     });
-    let leader = broker
-        .router
-        .data_group(group)
-        .map(|group| *group.group().leadership().borrow());
-    answer.leader_id = leader
-        .and_then(|known| known.leader)
-        .map_or(-1, tidelog_model::NodeId::get);
+    let leader = broker.router.data_group(group).and_then(|group| {
+        let leader = group.group().leadership().borrow().leader?;
+        // A leader that lost touch with the others must not send clients to itself.
+        let serves = leader != broker.router.node() || group.group().can_serve_reads();
+        serves.then_some(leader)
+    });
+    answer.leader_id = leader.map_or(-1, NodeId::get);
     answer.leader_epoch = broker
         .router
         .data_group(group)
@@ -189,14 +231,16 @@ pub(super) fn describe_cluster(
     let mut answer = DescribeClusterResponse::default();
     answer.endpoint_type = request.endpoint_type;
     answer.cluster_id = StrBytes::from(broker.config.cluster.get().to_string());
-    answer.controller_id = broker.router.node().get();
     answer.cluster_authorized_operations = OPERATIONS_NOT_ASKED;
-    let (host, port) = advertised(broker, connection);
-    let mut this = describe_cluster_response::DescribeClusterBroker::default();
-    this.broker_id = broker.router.node().get();
-    this.host = StrBytes::from(host);
-    this.port = i32::from(port);
-    this.rack = rack(broker);
-    answer.brokers.push(this);
+    let brokers = all_brokers(broker, connection);
+    answer.controller_id = controller(broker, &brokers);
+    for shown in brokers {
+        let mut one = describe_cluster_response::DescribeClusterBroker::default();
+        one.broker_id = shown.id.get();
+        one.host = StrBytes::from(shown.host);
+        one.port = i32::from(shown.port);
+        one.rack = shown.rack;
+        answer.brokers.push(one);
+    }
     answer
 }

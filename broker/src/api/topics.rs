@@ -35,6 +35,7 @@ pub(super) fn refusal_code(refusal: &Refusal) -> ErrorCode {
         Refusal::InvalidPartitions(_) => ErrorCode::InvalidPartitions,
         Refusal::InvalidConfig(_) => ErrorCode::InvalidConfig,
         Refusal::Limit { .. } => ErrorCode::PolicyViolation,
+        Refusal::Told { code, .. } => *code,
         _ => ErrorCode::InvalidRequest,
     }
 }
@@ -91,7 +92,7 @@ pub(super) async fn create(broker: &Broker, request: CreateTopicsRequest) -> Cre
             Ok((id, wanted)) => {
                 result.topic_id = id.map(wire_topic_id).unwrap_or_default();
                 result.num_partitions = i32::try_from(wanted.partitions).unwrap_or(i32::MAX);
-                result.replication_factor = 1;
+                result.replication_factor = replication_factor(broker);
                 result.configs = Some(described(&wanted.configs).map(config_result).collect());
             }
             Err((code, text)) => {
@@ -137,7 +138,7 @@ fn check(broker: &Broker, topic: &CreatableTopic) -> Result<NewTopic, Refused> {
     check_topic_name(topic.name.as_str())
         .map_err(|error| (ErrorCode::InvalidTopic, error.to_string()))?;
     let partitions = if topic.assignments.is_empty() {
-        check_replication(topic.replication_factor)?;
+        check_replication(broker, topic.replication_factor)?;
         match topic.num_partitions {
             -1 => broker.config.default_partitions,
             count => count,
@@ -173,17 +174,29 @@ fn check(broker: &Broker, topic: &CreatableTopic) -> Result<NewTopic, Refused> {
     })
 }
 
-fn check_replication(factor: i16) -> Result<(), Refused> {
-    if matches!(factor, -1 | 1) {
+/// Copies of every partition.
+fn replication_factor(broker: &Broker) -> i16 {
+    i16::try_from(broker.router.replication_factor()).unwrap_or(i16::MAX)
+}
+
+fn check_replication(broker: &Broker, factor: i16) -> Result<(), Refused> {
+    let real = replication_factor(broker);
+    if factor == -1 || factor == real {
         return Ok(());
     }
-    let text = format!("replication factor {factor} needs as many brokers; this cluster has 1");
+    let text = format!(
+        "replication factor {factor} is not possible: every partition of this cluster has {real} {}; ask for {real} or for the default, -1",
+        if real == 1 { "copy" } else { "copies" }
+    );
     Err((ErrorCode::InvalidReplicationFactor, text))
 }
 
-/// Explicit assignments: each partition once, numbered from 0, on this broker.
+/// Explicit assignments: each partition once, numbered from 0, on all brokers that keep copies.
 fn check_assignments(broker: &Broker, topic: &CreatableTopic) -> Result<i32, Refused> {
-    let this = broker.router.node().get();
+    let replicas: BTreeSet<i32> = broker.router.image(|image| {
+        let nodes = image.groups().values().flatten();
+        nodes.map(|node| node.get()).collect()
+    });
     let mut indexes: Vec<i32> = topic
         .assignments
         .iter()
@@ -194,13 +207,13 @@ fn check_assignments(broker: &Broker, topic: &CreatableTopic) -> Result<i32, Ref
         .iter()
         .copied()
         .eq(0..i32::try_from(indexes.len()).unwrap_or(i32::MAX));
-    let placed = topic
-        .assignments
-        .iter()
-        .all(|assignment| assignment.broker_ids == [this]);
+    let placed = topic.assignments.iter().all(|assignment| {
+        let ids: BTreeSet<i32> = assignment.broker_ids.iter().copied().collect();
+        ids == replicas && assignment.broker_ids.len() == ids.len()
+    });
     if topic.num_partitions != -1 || !numbered || !placed {
         let text = format!(
-            "assignments must number the partitions from 0 and place each on broker {this}"
+            "assignments must number the partitions from 0 and place each on all of the brokers {replicas:?}"
         );
         return Err((ErrorCode::InvalidReplicaAssignment, text));
     }

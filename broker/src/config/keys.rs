@@ -49,8 +49,8 @@ pub const KEYS: &[Key] = &[
     key(
         "node.zone",
         Kind::Text,
-        "",
-        "Zone of the broker; Kafka clients see it as the rack.",
+        "default",
+        "Zone of the broker; Kafka clients see it as the rack. Not empty.",
     ),
     key(
         "node.data-dir",
@@ -68,7 +68,7 @@ pub const KEYS: &[Key] = &[
         "kafka.advertised",
         Kind::Text,
         "",
-        "Address that clients are told. Empty: what each client dialled.",
+        "Address that clients are told. Empty: what each client dialled; with several seeds kafka.listen, which must be an address that can be dialled.",
     ),
     key(
         "kafka.auto-create-topics",
@@ -104,7 +104,7 @@ pub const KEYS: &[Key] = &[
         "peer.advertised",
         Kind::Text,
         "",
-        "Address that other brokers are told. Not used by a cluster of one.",
+        "Not used: other brokers dial what cluster.seeds says.",
     ),
     key(
         "admin.listen",
@@ -122,19 +122,19 @@ pub const KEYS: &[Key] = &[
         "cluster.seeds",
         Kind::List,
         "",
-        "id@host:port of every broker. Empty: a cluster of one.",
+        "id@host:port of the peer listener of every broker (at most 5), the same on all. Empty, or this broker alone: a cluster of one.",
     ),
     key(
         "cluster.data-groups",
         Kind::Number,
-        "2",
-        "Placement groups that carry partitions. Fixed when the cluster is made.",
+        "0",
+        "Placement groups that carry partitions. Fixed when the cluster is made. 0: twice the number of brokers.",
     ),
     key(
         "store.url",
         Kind::Text,
         "",
-        "file:///dir or s3://bucket/prefix. Empty: file://<data-dir>/store.",
+        "file:///dir or s3://bucket/prefix. Empty: file://<data-dir>/store. Needed with several seeds, the same on all.",
     ),
     key(
         "store.endpoint",

@@ -25,6 +25,12 @@ pub struct Sources {
 #[error("{0}")]
 pub struct ConfigError(String);
 
+impl ConfigError {
+    pub(super) fn new(text: String) -> Self {
+        Self(text)
+    }
+}
+
 fn wrong<T>(text: impl Into<String>) -> Result<T, ConfigError> {
     Err(ConfigError(text.into()))
 }
@@ -61,9 +67,13 @@ impl Config {
             };
             insert(&mut root, key, parse(key, text)?);
         }
-        let config: Self = root
+        let mut config: Self = root
             .try_into()
             .map_err(|error: toml::de::Error| ConfigError(error.to_string()))?;
+        if config.cluster.data_groups == 0 {
+            let brokers = config.cluster.seeds.len().max(1);
+            config.cluster.data_groups = u32::try_from(2 * brokers).unwrap_or(u32::MAX);
+        }
         config.check()?;
         Ok(config)
     }
@@ -75,11 +85,10 @@ impl Config {
                 self.node.id
             ));
         }
-        if self.cluster.seeds.len() > 1 {
-            return wrong(
-                "cluster.seeds names several brokers: clusters of more than one broker are not built yet; leave it empty",
-            );
+        if !(1..=1024).contains(&self.node.zone.len()) {
+            return wrong("node.zone is empty or too long: name the zone, with at most 1024 bytes");
         }
+        self.check_seeds()?;
         if !(1..=64).contains(&self.cluster.data_groups) {
             return wrong(format!(
                 "cluster.data-groups = {}: between 1 and 64",
@@ -260,7 +269,6 @@ mod tests {
         assert!(text("", &["kafka.max-connections=0"]).contains("kafka.max-connections"));
         assert!(text("", &["node.id"]).contains("expected key=value"));
         assert!(text("", &["store.path-style=yes"]).contains("true or false"));
-        assert!(text("[cluster]\nseeds = [\"1@a:1\", \"2@b:1\"]\n", &[]).contains("not built yet"));
         assert!(text("not toml", &[]).contains("t.toml"));
     }
 

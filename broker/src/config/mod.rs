@@ -7,11 +7,13 @@
 pub mod environment;
 pub mod keys;
 pub mod load;
+mod seeds;
 
 use serde::Deserialize;
 use std::path::PathBuf;
 
 pub use load::{ConfigError, Sources};
+pub use seeds::{SEEDS_MAX, parse_seeds};
 
 /// The smallest `log.file-bytes`: a quarter of it is what every data group takes in one entry, whatever is configured.
 pub const LOG_FILE_BYTES_MIN: u64 = 8 << 20;
@@ -98,7 +100,7 @@ pub struct Cluster {
     pub name: String,
     /// `id@host:port` of every broker; empty: a cluster of one.
     pub seeds: Vec<String>,
-    /// Number of placement groups that carry partitions.
+    /// Number of placement groups that carry partitions. 0 is resolved when the configuration is loaded.
     pub data_groups: u32,
 }
 

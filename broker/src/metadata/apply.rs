@@ -86,6 +86,14 @@ pub enum Refusal {
     /// The command could not be read: damaged, or of a newer version.
     #[error("the command cannot be read: {0}")]
     Unreadable(FormatError),
+    /// What another broker, which leads the metadata group, said. Never an outcome of apply here.
+    #[error("{text}")]
+    Told {
+        /// Kafka's code for it.
+        code: ErrorCode,
+        /// The leader's sentence.
+        text: String,
+    },
 }
 
 impl Refusal {
@@ -103,6 +111,7 @@ impl Refusal {
             Self::Limit { .. } => ErrorCode::PolicyViolation,
             Self::InvalidField(_) => ErrorCode::InvalidRequest,
             Self::NoProducerIds | Self::Unreadable(_) => ErrorCode::UnknownServerError,
+            Self::Told { code, .. } => *code,
         }
     }
 }

@@ -13,6 +13,7 @@ mod config_rules;
 mod config_table;
 mod config_view;
 mod format_command;
+mod format_outcome;
 mod format_snapshot;
 mod image;
 mod machine;

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use super::identity::IdentityError;
 use crate::log::LogError;
 use crate::net::NetError;
+use crate::peer::PeerListenError;
 use crate::placement::PlacementError;
-use tidelog_model::PlacementGroupId;
+use tidelog_model::{ClusterId, NodeId, PlacementGroupId};
 use tidelog_tiering::store::OpenError;
 
 /// Why a broker did not start.
@@ -51,6 +52,35 @@ pub enum StartError {
     /// The directory belongs to somebody else.
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    /// The listener for other brokers.
+    #[error(transparent)]
+    Peer(#[from] PeerListenError),
+    /// The cluster exists, and this broker with its data directory is not in it.
+    #[error(
+        "cluster {cluster} exists (broker {by} says so) and this data directory is not one of its members: broker {node} has lost \
+         its disk, or was given another one. Start it with the data directory it had; replacing a broker is not built yet"
+    )]
+    NotMember {
+        /// The cluster.
+        cluster: ClusterId,
+        /// Who said so.
+        by: NodeId,
+        /// This broker.
+        node: NodeId,
+    },
+    /// The configuration names other brokers than the cluster has.
+    #[error(
+        "cluster.seeds names the brokers [{seeds}], but cluster {cluster} of this data directory has [{members}]; changing the members \
+         of a cluster is not built yet"
+    )]
+    OtherMembers {
+        /// The cluster.
+        cluster: ClusterId,
+        /// The seeds' ids.
+        seeds: String,
+        /// The members' ids.
+        members: String,
+    },
     /// The store's URL or credentials.
     #[error("object store: {0}")]
     Store(#[from] OpenError),

@@ -8,22 +8,34 @@ use std::time::Duration;
 use super::World;
 use super::error::StartError;
 use super::identity::Identity;
+use super::leaders::{self, hand_over};
+use super::listeners::split;
+use super::peers::{Peers, SERVICE_METADATA};
 use super::store::NodeStore;
 use crate::config::Config;
 use crate::coordinator::membership::MembershipConfig;
 use crate::coordinator::service::{Coordinator, CoordinatorConfig, CoordinatorParts};
 use crate::datagroup::{DataGroup, DataGroupConfig, DataMachine};
 use crate::log::{GroupLog, GroupLogConfig, LogEnv, LogFailure, NoObserver};
-use crate::metadata::{MetadataCommand, MetadataMachine, MetadataOutcome};
+use crate::metadata::{Address, MetadataCommand, MetadataMachine, MetadataOutcome};
 use crate::offload::{Offload, OffloadConfig, keep_metadata};
-use crate::placement::{Group, GroupConfig, Member, NoPeers, StateMachine};
-use crate::router::{CommitBounds, GroupLogOf, Router};
+use crate::peer::Registered;
+use crate::placement::{Group, GroupConfig, Member, NoPeers, ProposeError, StateMachine};
+use crate::router::{
+    CommitBounds, GroupLogOf, MetadataClient, MetadataLink, MetadataService, Router,
+};
+use parking_lot::Mutex;
 use tidelog_env::Tasks;
-use tidelog_model::{PlacementGroupId, TimestampMs};
+use tidelog_model::PlacementGroupId;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// How long the only voter of a group may take to lead it. It campaigns at once; this is for a very slow disk.
 const LEAD_WITHIN: Duration = Duration::from_secs(60);
+/// Pause between two tries to set the cluster up while nobody leads, with jitter.
+const SET_UP_PAUSE: Duration = Duration::from_millis(300);
+/// One line per this long about a cluster without a majority.
+const SAY_PAUSE: Duration = Duration::from_secs(10);
 
 /// The groups of a node and what drives them.
 pub(super) struct NodeGroups {
@@ -32,11 +44,20 @@ pub(super) struct NodeGroups {
     pub(super) offloads: Arc<BTreeMap<PlacementGroupId, Offload>>,
     pub(super) router: Router,
     pub(super) coordinators: Arc<BTreeMap<PlacementGroupId, Coordinator>>,
+    registered: Mutex<Vec<Registered>>,
 }
 
 impl NodeGroups {
-    /// Stops every group; the metadata group last.
+    /// Lets others lead what this broker leads. Returns when they do, or after some seconds.
+    pub(super) async fn hand_over(&self) {
+        let data = self.data.values().map(|group| hand_over(group.group()));
+        futures::future::join_all(data).await;
+        hand_over(&self.metadata).await;
+    }
+
+    /// Stops every group; the metadata group last. Peers reach none of them before.
     pub(super) async fn stop(&self) {
+        self.registered.lock().clear();
         for group in self.data.values() {
             group.group().stop().await;
         }
@@ -44,10 +65,17 @@ impl NodeGroups {
     }
 }
 
+type DataGroups = (
+    BTreeMap<PlacementGroupId, DataGroup>,
+    BTreeMap<PlacementGroupId, Offload>,
+);
+
 struct Starter<'a> {
     config: &'a Config,
     world: &'a World,
     identity: Identity,
+    peers: Option<&'a Peers>,
+    registered: Mutex<Vec<Registered>>,
     fatal: &'a watch::Sender<Option<String>>,
     tasks: &'a Tasks,
 }
@@ -69,14 +97,30 @@ impl Starter<'_> {
             .open_log(id, &dir, groups)
             .await
             .map_err(|error| StartError::Log { group: id, error })?;
-        let member = Member {
-            broker: self.identity.node,
-            address: String::new(),
+        let raft_node = self.identity.raft_node;
+        let Some(peers) = self.peers else {
+            let member = Member {
+                broker: self.identity.node,
+                address: String::new(),
+            };
+            let group_config = GroupConfig::alone(id, raft_node, member);
+            let group = Group::start(group_config, log, machine, Arc::new(NoPeers)).await?;
+            self.watch_fatal(&group);
+            group.wait_leader(LEAD_WITHIN).await?;
+            return Ok(group);
         };
-        let group_config = GroupConfig::alone(id, self.identity.raft_node, member);
-        let group = Group::start(group_config, log, machine, Arc::new(NoPeers)).await?;
+        let group_config = GroupConfig::new(id, raft_node, peers.record.first_members());
+        let group = Group::start(group_config, log, machine, peers.transport.group(id)).await?;
         self.watch_fatal(&group);
-        group.wait_leader(LEAD_WITHIN).await?;
+        let registered = peers.groups.register(id, group.inbox());
+        self.registered.lock().push(registered);
+        leaders::spread(
+            id,
+            &group,
+            raft_node,
+            &leaders::replicas(&peers.record),
+            self.tasks,
+        );
         Ok(group)
     }
 
@@ -127,11 +171,35 @@ impl Starter<'_> {
         });
     }
 
+    /// The metadata group as this broker uses it, and for others that send their changes here.
+    fn metadata_client(&self, group: &Group<MetadataMachine>) -> MetadataClient {
+        let link = self.peers.map(|peers| {
+            let clock = Arc::clone(&self.world.clock);
+            let service = MetadataService::new(group.clone(), clock);
+            peers.services.register(SERVICE_METADATA, Arc::new(service));
+            Arc::new(MetadataLink {
+                transport: peers.transport.clone(),
+                service: SERVICE_METADATA,
+                brokers: peers.targets(self.identity.node),
+            })
+        });
+        MetadataClient {
+            node: self.identity.node,
+            group: group.clone(),
+            link,
+            clock: Arc::clone(&self.world.clock),
+            random: Arc::clone(&self.world.random),
+        }
+    }
+
     async fn bootstrap(
         &self,
-        metadata: &Group<MetadataMachine>,
+        metadata: &MetadataClient,
     ) -> Result<Vec<PlacementGroupId>, StartError> {
-        let nodes = vec![self.identity.node];
+        let nodes = match self.peers {
+            Some(peers) => peers.record.brokers(),
+            None => vec![self.identity.node],
+        };
         let groups = (1..=self.config.cluster.data_groups)
             .map(|id| (PlacementGroupId::new(id), nodes.clone()))
             .collect();
@@ -140,7 +208,7 @@ impl Starter<'_> {
             name: self.config.cluster.name.clone(),
             groups,
         };
-        match self.metadata(metadata, &bootstrap).await? {
+        match self.set_up(metadata, &bootstrap).await? {
             MetadataOutcome::Bootstrapped(cluster) if cluster == self.identity.cluster => {}
             other => {
                 return Err(StartError::Metadata(format!(
@@ -148,14 +216,7 @@ impl Starter<'_> {
                 )));
             }
         }
-        let register = MetadataCommand::RegisterBroker {
-            node: self.identity.node,
-            zone: self.config.node.zone.clone(),
-            kafka: None,
-            peer: None,
-            admin: None,
-        };
-        match self.metadata(metadata, &register).await? {
+        match self.set_up(metadata, &self.registration()?).await? {
             MetadataOutcome::BrokerRegistered => {}
             other => {
                 return Err(StartError::Metadata(format!(
@@ -163,8 +224,9 @@ impl Starter<'_> {
                 )));
             }
         }
-        let groups: Vec<PlacementGroupId> =
-            metadata.read(|machine| machine.image().groups().keys().copied().collect());
+        let groups: Vec<PlacementGroupId> = metadata
+            .group
+            .read(|machine| machine.image().groups().keys().copied().collect());
         let wanted = usize::try_from(self.config.cluster.data_groups).unwrap_or(usize::MAX);
         if groups.len() != wanted {
             tracing::warn!(
@@ -175,16 +237,83 @@ impl Starter<'_> {
         Ok(groups)
     }
 
-    async fn metadata(
+    fn registration(&self) -> Result<MetadataCommand, StartError> {
+        let (mut kafka, mut peer, mut admin) = (None, None, None);
+        if self.peers.is_some() {
+            let address = |text: &str, key| -> Result<Option<Address>, StartError> {
+                let parts = split(text, key)?;
+                Ok(parts.map(|(host, port)| Address { host, port }))
+            };
+            let told = self.config.kafka_address().unwrap_or_default();
+            kafka = address(told, "kafka.advertised")?;
+            let seeds = self.config.seeds();
+            let own = seeds.get(&self.identity.node.get());
+            peer = address(own.map_or("", String::as_str), "cluster.seeds")?;
+            admin = address(&self.config.admin.listen, "admin.listen")?;
+        }
+        Ok(MetadataCommand::RegisterBroker {
+            node: self.identity.node,
+            zone: self.config.node.zone.clone(),
+            kafka,
+            peer,
+            admin,
+        })
+    }
+
+    /// Proposes a command that may be repeated until it is known to have happened. With several brokers that takes a majority,
+    /// for as long as it takes.
+    async fn set_up(
         &self,
-        group: &Group<MetadataMachine>,
+        metadata: &MetadataClient,
         command: &MetadataCommand,
     ) -> Result<MetadataOutcome, StartError> {
-        let stamp = TimestampMs::new(self.world.clock.now_ms());
-        let proposed = group.propose(command.encode(stamp)).await;
-        proposed
-            .map(|(_, outcome)| outcome)
-            .map_err(|error| StartError::Metadata(error.to_string()))
+        let mut said = Instant::now();
+        loop {
+            let error = match metadata.propose(command).await {
+                Ok(outcome) => return Ok(outcome),
+                Err(error) => error,
+            };
+            if self.peers.is_none() || matches!(error, ProposeError::Fatal(_)) {
+                return Err(StartError::Metadata(error.to_string()));
+            }
+            if said.elapsed() >= SAY_PAUSE {
+                tracing::warn!(
+                    "the cluster has no leader for its metadata, is a majority of the brokers up? ({error})"
+                );
+                said = Instant::now();
+            }
+            tokio::time::sleep(self.world.random.jitter(SET_UP_PAUSE)).await;
+        }
+    }
+
+    async fn data_groups(
+        &self,
+        ids: &[PlacementGroupId],
+        store: &NodeStore,
+    ) -> Result<DataGroups, StartError> {
+        let mut data = BTreeMap::new();
+        let mut offloads = BTreeMap::new();
+        for id in ids {
+            let group = self.data_group(*id, store, ids.len()).await?;
+            let tier = &self.config.tier;
+            let offload_config = OffloadConfig {
+                cut_bytes: tier.cut_bytes,
+                cut_interval: Duration::from_millis(tier.cut_interval_ms),
+                local_bytes: tier.local_bytes,
+                upload_bytes_per_second: store.upload_bytes_per_second(tier),
+            };
+            let offload = Offload::start(
+                offload_config,
+                group.clone(),
+                store.tier.clone(),
+                Arc::clone(&self.world.clock),
+                Arc::clone(&self.world.random),
+                self.tasks,
+            );
+            offloads.insert(*id, offload);
+            data.insert(*id, group);
+        }
+        Ok((data, offloads))
     }
 
     async fn data_group(
@@ -211,6 +340,7 @@ pub(super) async fn start(
     config: &Config,
     world: &World,
     identity: Identity,
+    peers: Option<&Peers>,
     store: &NodeStore,
     fatal: &watch::Sender<Option<String>>,
     tasks: &Tasks,
@@ -219,46 +349,24 @@ pub(super) async fn start(
         config,
         world,
         identity,
+        peers,
+        registered: Mutex::default(),
         fatal,
         tasks,
     };
     let metadata = starter
         .start_group(PlacementGroupId::METADATA, MetadataMachine::new(), 1)
         .await?;
-    let ids = starter.bootstrap(&metadata).await?;
-    let mut data = BTreeMap::new();
-    let mut offloads = BTreeMap::new();
-    for id in &ids {
-        let group = starter.data_group(*id, store, ids.len()).await?;
-        let offload_config = OffloadConfig {
-            cut_bytes: config.tier.cut_bytes,
-            cut_interval: Duration::from_millis(config.tier.cut_interval_ms),
-            local_bytes: config.tier.local_bytes,
-            upload_bytes_per_second: store.upload_bytes_per_second(&config.tier),
-        };
-        let (clock, random) = (Arc::clone(&world.clock), Arc::clone(&world.random));
-        let offload = Offload::start(
-            offload_config,
-            group.clone(),
-            store.tier.clone(),
-            clock,
-            random,
-            tasks,
-        );
-        offloads.insert(*id, offload);
-        data.insert(*id, group);
+    let client = starter.metadata_client(&metadata);
+    let ids = starter.bootstrap(&client).await?;
+    let (data, offloads) = starter.data_groups(&ids, store).await?;
+    let router = Router::new(client, data.clone());
+    if peers.is_none() {
+        router
+            .reconcile()
+            .await
+            .map_err(|error| StartError::Metadata(error.to_string()))?;
     }
-    let router = Router::new(
-        identity.node,
-        metadata.clone(),
-        data.clone(),
-        Arc::clone(&world.clock),
-        Arc::clone(&world.random),
-    );
-    router
-        .reconcile()
-        .await
-        .map_err(|error| StartError::Metadata(error.to_string()))?;
     router.start_reconcile(tasks);
     keep_metadata(&metadata, &store.tier, tasks);
     let coordinators = data.values().map(|group| {
@@ -274,6 +382,7 @@ pub(super) async fn start(
         offloads: Arc::new(offloads),
         router,
         coordinators,
+        registered: starter.registered,
     })
 }
 

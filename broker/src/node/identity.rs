@@ -1,12 +1,14 @@
 //! Who this data directory belongs to: `<data>/cluster.json`.
 //!
-//! Owns: making it once, and refusing a directory of another broker.
-//! Spec: docs/formats/cluster-json.md
+//! Owns: the broker's Raft node id, made once; the founding record of its cluster; refusing a directory of another broker.
+//! Not here: how a cluster of several brokers is formed (`formation`).
+//! Spec: docs/formats/cluster-json.md, docs/protocols/cluster-formation.md
 
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::formation::Founding;
 use serde::{Deserialize, Serialize};
 use tidelog_env::Random;
 use tidelog_env::disk::{Disk, OpenMode};
@@ -14,11 +16,12 @@ use tidelog_model::{ClusterId, NodeId, RaftNodeId};
 use uuid::Uuid;
 
 const FILE: &str = "cluster.json";
-const VERSION: u32 = 1;
+const TEMPORARY: &str = "cluster.json.tmp";
+const VERSION: u32 = 2;
 /// The file is a few lines; anything larger is not ours.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// What the file says.
+/// Who a started broker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The cluster.
@@ -29,13 +32,40 @@ pub struct Identity {
     pub raft_node: RaftNodeId,
 }
 
+/// What the file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Directory {
+    /// The broker.
+    pub(super) node: NodeId,
+    /// Its id as a Raft node.
+    pub(super) raft_node: RaftNodeId,
+    /// Its cluster, once it is in one.
+    pub(super) founding: Option<Founding>,
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileV1 {
+    #[serde(rename = "version")]
+    _version: u32,
+    cluster_id: Uuid,
+    node_id: i32,
+    raft_node_id: u64,
+}
+
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     version: u32,
-    cluster_id: Uuid,
     node_id: i32,
     raft_node_id: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cluster: Option<Founding>,
 }
 
 /// Why the directory cannot be used.
@@ -74,7 +104,8 @@ pub enum IdentityError {
     },
 }
 
-/// Reads the identity in `dir`, or makes one for broker `node` in a new cluster. Durable when it returns.
+/// Reads the file in `dir`, or makes one for broker `node`: with a new cluster of this broker alone called `alone`, or in no cluster.
+/// Durable when it returns.
 ///
 /// # Errors
 /// [`IdentityError`]; nothing was changed, except that after `Io` a new file may or may not be there.
@@ -83,7 +114,8 @@ pub(super) fn load_or_create(
     random: &Arc<dyn Random>,
     dir: &Path,
     node: NodeId,
-) -> Result<Identity, IdentityError> {
+    alone: Option<&str>,
+) -> Result<Directory, IdentityError> {
     let path = dir.join(FILE);
     let io = |error| IdentityError::Io {
         path: path.clone(),
@@ -94,20 +126,40 @@ pub(super) fn load_or_create(
         .map_err(io)?
         .iter()
         .any(|entry| entry.name == FILE);
-    if exists {
-        return check(read(disk, &path)?, dir, &path, node);
-    }
-    let identity = Identity {
-        cluster: ClusterId::new(random.uuid()),
-        node,
-        // Never reused: random, and never 0.
-        raft_node: RaftNodeId::new(random.next_u64() >> 1 | 1),
+    let found = if exists {
+        let found = read(disk, &path)?;
+        if found.node != node {
+            return Err(IdentityError::OtherNode {
+                dir: dir.to_owned(),
+                found: found.node,
+                wanted: node,
+            });
+        }
+        Some(found)
+    } else {
+        None
     };
-    write(disk, dir, &path, identity).map_err(io)?;
-    Ok(identity)
+    let mut directory = match found {
+        // A broker that waited for seeds and is alone now founds a cluster of its own.
+        Some(found) if found.founding.is_some() || alone.is_none() => return Ok(found),
+        Some(found) => found,
+        None => Directory {
+            node,
+            // Never reused: random, and never 0.
+            raft_node: RaftNodeId::new(random.next_u64() >> 1 | 1),
+            founding: None,
+        },
+    };
+    directory.founding = alone.map(|name| Founding {
+        cluster_id: random.uuid(),
+        name: name.to_owned(),
+        members: Vec::new(),
+    });
+    store(disk, dir, &directory)?;
+    Ok(directory)
 }
 
-fn read(disk: &dyn Disk, path: &Path) -> Result<File, IdentityError> {
+fn read(disk: &dyn Disk, path: &Path) -> Result<Directory, IdentityError> {
     let io = |error| IdentityError::Io {
         path: path.to_owned(),
         error,
@@ -123,48 +175,67 @@ fn read(disk: &dyn Disk, path: &Path) -> Result<File, IdentityError> {
     }
     let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
     file.read_exact_at(&mut bytes, 0).map_err(io)?;
-    serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))
+    decode(&bytes).map_err(damaged)
 }
 
-fn check(file: File, dir: &Path, path: &Path, node: NodeId) -> Result<Identity, IdentityError> {
-    if file.version != VERSION {
-        let why = format!("version {}, this program writes {VERSION}", file.version);
-        return Err(IdentityError::Damaged {
-            path: path.to_owned(),
-            why,
-        });
+/// The file's bytes, of this version or an older one; what is wrong with them.
+fn decode(bytes: &[u8]) -> Result<Directory, String> {
+    let wrong = |error: serde_json::Error| error.to_string();
+    let Versioned { version } = serde_json::from_slice(bytes).map_err(wrong)?;
+    match version {
+        1 => {
+            let file: FileV1 = serde_json::from_slice(bytes).map_err(wrong)?;
+            Ok(Directory {
+                node: NodeId::new(file.node_id),
+                raft_node: RaftNodeId::new(file.raft_node_id),
+                founding: Some(Founding {
+                    cluster_id: file.cluster_id,
+                    name: String::new(),
+                    members: Vec::new(),
+                }),
+            })
+        }
+        VERSION => {
+            let file: File = serde_json::from_slice(bytes).map_err(wrong)?;
+            Ok(Directory {
+                node: NodeId::new(file.node_id),
+                raft_node: RaftNodeId::new(file.raft_node_id),
+                founding: file.cluster,
+            })
+        }
+        version => Err(format!("version {version}, this program writes {VERSION}")),
     }
-    let found = NodeId::new(file.node_id);
-    if found != node {
-        return Err(IdentityError::OtherNode {
-            dir: dir.to_owned(),
-            found,
-            wanted: node,
-        });
-    }
-    let cluster = ClusterId::new(file.cluster_id);
-    Ok(Identity {
-        cluster,
-        node,
-        raft_node: RaftNodeId::new(file.raft_node_id),
-    })
 }
 
-fn write(disk: &dyn Disk, dir: &Path, path: &Path, identity: Identity) -> io::Result<()> {
+fn encode(directory: &Directory) -> io::Result<Vec<u8>> {
     let file = File {
         version: VERSION,
-        cluster_id: identity.cluster.get(),
-        node_id: identity.node.get(),
-        raft_node_id: identity.raft_node.get(),
+        node_id: directory.node.get(),
+        raft_node_id: directory.raft_node.get(),
+        cluster: directory.founding.clone(),
     };
     let mut bytes = serde_json::to_vec_pretty(&file).map_err(io::Error::other)?;
     bytes.push(b'\n');
-    let temporary = dir.join("cluster.json.tmp");
-    if disk
-        .list(dir)?
-        .iter()
-        .any(|entry| entry.name == "cluster.json.tmp")
-    {
+    Ok(bytes)
+}
+
+/// Makes the file say this. Durable when it returns; a crash leaves the old file or the new one.
+///
+/// # Errors
+/// [`IdentityError::Io`].
+pub(super) fn store(
+    disk: &dyn Disk,
+    dir: &Path,
+    directory: &Directory,
+) -> Result<(), IdentityError> {
+    let path = dir.join(FILE);
+    write(disk, dir, &path, directory).map_err(|error| IdentityError::Io { path, error })
+}
+
+fn write(disk: &dyn Disk, dir: &Path, path: &Path, directory: &Directory) -> io::Result<()> {
+    let bytes = encode(directory)?;
+    let temporary = dir.join(TEMPORARY);
+    if disk.list(dir)?.iter().any(|entry| entry.name == TEMPORARY) {
         disk.remove(&temporary)?;
     }
     let out = disk.open(&temporary, OpenMode::CreateNew)?;
@@ -175,29 +246,79 @@ fn write(disk: &dyn Disk, dir: &Path, path: &Path, identity: Identity) -> io::Re
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::super::formation::MemberRecord;
     use super::*;
     use tidelog_env::SystemRandom;
     use tidelog_env::disk::RealDisk;
+
+    fn load(dir: &Path, node: i32, alone: Option<&str>) -> Result<Directory, IdentityError> {
+        let disk = RealDisk::shared();
+        let random = SystemRandom::seeded(1);
+        load_or_create(disk.as_ref(), &random, dir, NodeId::new(node), alone)
+    }
 
     /// Proves that the identity is made once, stays, and keeps another broker out.
     #[test]
     fn made_once_and_checked() {
         let dir = tempfile::tempdir().unwrap();
-        let disk = RealDisk::shared();
-        let random = SystemRandom::seeded(1);
-        let first = load_or_create(disk.as_ref(), &random, dir.path(), NodeId::new(3)).unwrap();
-        assert_eq!(
-            load_or_create(disk.as_ref(), &random, dir.path(), NodeId::new(3)).unwrap(),
-            first
-        );
-        let error = load_or_create(disk.as_ref(), &random, dir.path(), NodeId::new(4))
-            .unwrap_err()
-            .to_string();
+        let first = load(dir.path(), 3, Some("t")).unwrap();
+        assert_eq!(load(dir.path(), 3, Some("t")).unwrap(), first);
+        let error = load(dir.path(), 4, Some("t")).unwrap_err().to_string();
         assert!(
             error.contains("belongs to broker 3") && error.contains("set node.id = 3"),
             "{error}"
+        );
+    }
+
+    /// Proves that a broker with seeds has a Raft node id before it has a cluster, and keeps it when it joins.
+    #[test]
+    fn the_raft_node_id_comes_before_the_cluster() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut directory = load(dir.path(), 3, None).unwrap();
+        assert_eq!(directory.founding, None);
+        assert_eq!(load(dir.path(), 3, None).unwrap(), directory);
+        directory.founding = Some(Founding {
+            cluster_id: Uuid::from_u128(1),
+            name: "t".to_owned(),
+            members: Vec::new(),
+        });
+        store(RealDisk::shared().as_ref(), dir.path(), &directory).unwrap();
+        assert_eq!(load(dir.path(), 3, None).unwrap(), directory);
+    }
+
+    /// Proves that both versions of the file are read, and that ours is written as it was.
+    #[test]
+    fn golden() {
+        let old = decode(include_bytes!("testdata/cluster-v1.json")).unwrap();
+        let cluster_id = Uuid::parse_str("6ba7b810-9dad-11d1-80b4-00c04fd430c8").unwrap();
+        assert_eq!((old.node.get(), old.raft_node.get()), (3, 77));
+        assert_eq!(old.founding.unwrap().cluster_id, cluster_id);
+        let member = |broker_id, raft_node_id, peer: &str| MemberRecord {
+            broker_id,
+            raft_node_id,
+            peer: peer.to_owned(),
+        };
+        let directory = Directory {
+            node: NodeId::new(3),
+            raft_node: RaftNodeId::new(77),
+            founding: Some(Founding {
+                cluster_id,
+                name: "t".to_owned(),
+                members: vec![member(1, 11, "a:9192"), member(3, 77, "b:9192")],
+            }),
+        };
+        let golden = include_bytes!("testdata/cluster-v2.json");
+        assert_eq!(decode(golden).unwrap(), directory);
+        assert_eq!(
+            String::from_utf8(encode(&directory).unwrap()).unwrap(),
+            std::str::from_utf8(golden).unwrap()
+        );
+        assert!(
+            decode(b"{\"version\":3}")
+                .unwrap_err()
+                .contains("version 3")
         );
     }
 
@@ -207,14 +328,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         std::fs::write(&path, b"{").unwrap();
-        let disk = RealDisk::shared();
-        let error = load_or_create(
-            disk.as_ref(),
-            &SystemRandom::seeded(1),
-            dir.path(),
-            NodeId::new(3),
-        )
-        .unwrap_err();
+        let error = load(dir.path(), 3, None).unwrap_err();
         assert!(error.to_string().contains("cluster.json"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"{");
     }

@@ -9,12 +9,15 @@ use super::World;
 use super::error::StartError;
 use super::groups::NodeGroups;
 use super::identity::Identity;
+use super::peers::Peers;
 use super::store::NodeStore;
 use crate::admin::{self, AdminState};
 use crate::api::{AnswerMemory, ApiConfig, Broker};
 use crate::config::Config;
+use crate::metadata::MetadataMachine;
 use crate::net::{NetConfig, NetMetrics, NetServer};
 use crate::observe::Metrics;
+use crate::placement::Group;
 use crate::wire::FrameLimits;
 use tidelog_archive::{ArchiveConfig, Archiver};
 use tidelog_env::Tasks;
@@ -22,6 +25,8 @@ use tokio::time::Instant;
 
 /// How long requests in work may take to end when the node stops.
 const DRAIN: Duration = Duration::from_secs(5);
+/// Pause before the archive's loop begins anew after a panic.
+const ARCHIVE_RESTART_PAUSE: Duration = Duration::from_secs(5);
 
 /// Running listeners.
 pub(super) struct Listeners {
@@ -39,13 +44,14 @@ pub(super) struct Served<'a> {
     pub(super) config: &'a Config,
     pub(super) world: &'a World,
     pub(super) identity: Identity,
+    pub(super) peers: Option<&'a Peers>,
     pub(super) store: &'a NodeStore,
     pub(super) groups: &'a NodeGroups,
     pub(super) refusing: Arc<AtomicBool>,
     pub(super) tasks: &'a Tasks,
 }
 
-fn resolve(address: &str, key: &'static str) -> Result<SocketAddr, StartError> {
+pub(super) fn resolve(address: &str, key: &'static str) -> Result<SocketAddr, StartError> {
     let wrong = || StartError::Address {
         address: address.to_owned(),
         key,
@@ -57,7 +63,7 @@ fn resolve(address: &str, key: &'static str) -> Result<SocketAddr, StartError> {
         .ok_or_else(wrong)
 }
 
-fn split(address: &str, key: &'static str) -> Result<Option<(String, u16)>, StartError> {
+pub(super) fn split(address: &str, key: &'static str) -> Result<Option<(String, u16)>, StartError> {
     if address.is_empty() {
         return Ok(None);
     }
@@ -70,6 +76,24 @@ fn split(address: &str, key: &'static str) -> Result<Option<(String, u16)>, Star
     Ok(Some((host.trim_matches(['[', ']']).to_owned(), port)))
 }
 
+/// What clients are told of this broker. Alone: what they dialled, unless configured.
+fn advertised(config: &Config, several: bool) -> Result<Option<(String, u16)>, StartError> {
+    let told = match config.kafka_address() {
+        Some(address) if several => address,
+        _ => &config.kafka.advertised,
+    };
+    split(told, "kafka.advertised")
+}
+
+fn metrics(net: &NetMetrics, peers: Option<&Peers>) -> Arc<Metrics> {
+    Arc::new(Metrics::new(|registry| {
+        net.register(registry);
+        if let Some(peers) = peers {
+            peers.metrics.register(registry);
+        }
+    }))
+}
+
 /// Opens both listeners.
 pub(super) async fn serve(
     served: Served<'_>,
@@ -78,13 +102,14 @@ pub(super) async fn serve(
         config,
         world,
         identity,
+        peers,
         store,
         groups,
         refusing,
         tasks,
     } = served;
     let net_metrics = NetMetrics::default();
-    let metrics = Arc::new(Metrics::new(|registry| net_metrics.register(registry)));
+    let metrics = metrics(&net_metrics, peers);
     let admin_address = resolve(&config.admin.listen, "admin.listen")?;
     let admin_listener =
         world
@@ -106,7 +131,7 @@ pub(super) async fn serve(
         config: Arc::new(ApiConfig {
             cluster: identity.cluster,
             zone: config.node.zone.clone(),
-            advertised: split(&config.kafka.advertised, "kafka.advertised")?,
+            advertised: advertised(config, peers.is_some())?,
             auto_create_topics: config.kafka.auto_create_topics,
             default_partitions: config.kafka.default_partitions,
         }),
@@ -120,7 +145,7 @@ pub(super) async fn serve(
     let state = AdminState {
         router: groups.router.clone(),
         offloads: Arc::clone(&groups.offloads),
-        archiver: start_archive(config, world, store, tasks),
+        archiver: start_archive(config, world, store, &groups.metadata, tasks),
         reader: Arc::clone(&store.reader),
         health: store.health.clone(),
         metrics,
@@ -142,10 +167,12 @@ pub(super) async fn serve(
     Ok((kafka_address, admin.address, Listeners { kafka }))
 }
 
+/// The archive, which any broker can be asked to run; by itself it runs where the metadata group is led.
 fn start_archive(
     config: &Config,
     world: &World,
     store: &NodeStore,
+    metadata: &Group<MetadataMachine>,
     tasks: &Tasks,
 ) -> Option<Archiver> {
     if !config.archive.enable {
@@ -153,8 +180,29 @@ fn start_archive(
     }
     let mut archive = ArchiveConfig::new(store.root_uri.clone());
     archive.interval = Duration::from_millis(config.archive.interval_ms);
+    let interval = archive.interval;
     let (clock, random) = (Arc::clone(&world.clock), Arc::clone(&world.random));
-    let archiver = Archiver::new(archive, store.tier.clone(), clock, random);
-    archiver.start(tasks);
+    let archiver = Archiver::new(archive, store.tier.clone(), clock, Arc::clone(&random));
+    let (running, metadata) = (archiver.clone(), metadata.clone());
+    tasks.supervise("archive", ARCHIVE_RESTART_PAUSE, move || {
+        let (archiver, metadata) = (running.clone(), metadata.clone());
+        let random = Arc::clone(&random);
+        async move {
+            loop {
+                tokio::time::sleep(random.jitter(interval)).await;
+                // One broker is enough. Two for a moment do no harm: a commit asserts what it was made on.
+                if !metadata.is_leader() {
+                    continue;
+                }
+                match archiver.run_once(None).await {
+                    Ok(report) => report
+                        .errors
+                        .iter()
+                        .for_each(|error| tracing::warn!("{error}")),
+                    Err(error) => tracing::warn!("{error}"),
+                }
+            }
+        }
+    });
     Some(archiver)
 }

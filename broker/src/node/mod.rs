@@ -5,9 +5,12 @@
 
 mod disk_guard;
 mod error;
+mod formation;
 mod groups;
 mod identity;
+mod leaders;
 mod listeners;
+mod peers;
 mod stop;
 mod store;
 mod store_watch;
@@ -17,6 +20,7 @@ use std::sync::Arc;
 use crate::config::Config;
 use tidelog_env::disk::{DirLock, Disk};
 use tidelog_env::{Clock, Network, Random, Tasks};
+use tidelog_model::NodeId;
 use tokio::sync::watch;
 
 pub use error::StartError;
@@ -78,30 +82,56 @@ impl Node {
     pub async fn start(config: Config, world: World) -> Result<Self, StartError> {
         let dir = config.node.data_dir.clone();
         let lock = lock_directory(&world, &dir)?;
-        let node_id = tidelog_model::NodeId::new(config.node.id);
-        let identity = identity::load_or_create(world.disk.as_ref(), &world.random, &dir, node_id)?;
+        let (identity, peers) = join(&config, &world).await?;
         let tasks = Tasks::new();
+        let started = Self::start_in(&config, &world, identity, peers.as_ref(), &tasks).await;
+        match started {
+            Ok((addresses, fatal, groups, listeners)) => Ok(Self {
+                addresses,
+                fatal,
+                parts: stop::Parts {
+                    tasks,
+                    groups,
+                    listeners,
+                    peers,
+                },
+                _lock: lock,
+            }),
+            Err(error) => {
+                tasks.stop().await;
+                if let Some(peers) = peers {
+                    peers.stop().await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Everything after this broker knows its cluster.
+    async fn start_in(
+        config: &Config,
+        world: &World,
+        identity: Identity,
+        peers: Option<&peers::Peers>,
+        tasks: &Tasks,
+    ) -> Result<Started, StartError> {
         let (fatal_sender, fatal) = watch::channel(None);
-        let store = store::open(&config, &world, identity, &tasks)?;
+        let store = store::open(config, world, identity, tasks)?;
         let reserve = config.log.reserve_bytes;
         let (disk, health) = (Arc::clone(&world.disk), store.health.clone());
-        let refusing = disk_guard::start(disk, dir.clone(), reserve, health, &tasks);
+        let dir = config.node.data_dir.clone();
+        let refusing = disk_guard::start(disk, dir, reserve, health, tasks);
         let groups =
-            match groups::start(&config, &world, identity, &store, &fatal_sender, &tasks).await {
-                Ok(groups) => groups,
-                Err(error) => {
-                    tasks.stop().await;
-                    return Err(error);
-                }
-            };
+            groups::start(config, world, identity, peers, &store, &fatal_sender, tasks).await?;
         let served = listeners::Served {
-            config: &config,
-            world: &world,
+            config,
+            world,
             identity,
+            peers,
             store: &store,
             groups: &groups,
             refusing,
-            tasks: &tasks,
+            tasks,
         };
         match listeners::serve(served).await {
             Ok((kafka, admin, listeners)) => {
@@ -111,16 +141,7 @@ impl Node {
                     store: store.url.clone(),
                     identity,
                 };
-                Ok(Self {
-                    addresses,
-                    fatal,
-                    parts: stop::Parts {
-                        tasks,
-                        groups,
-                        listeners,
-                    },
-                    _lock: lock,
-                })
+                Ok((addresses, fatal, groups, listeners))
             }
             Err(error) => {
                 tasks.stop().await;
@@ -146,10 +167,52 @@ impl Node {
         }
     }
 
-    /// Stops in order: listeners, background tasks, groups. What was acknowledged is on disk all the time.
+    /// Stops in order: leadership goes to others, then listeners, background tasks, groups. What was acknowledged is on disk all the time.
     pub async fn stop(self) {
         self.parts.stop().await;
     }
+
+    /// Ends it as a crash would look to the others.
+    #[cfg(test)]
+    async fn stop_abruptly(self) {
+        self.parts.stop_abruptly().await;
+    }
+}
+
+type Started = (
+    Addresses,
+    watch::Receiver<Option<String>>,
+    groups::NodeGroups,
+    listeners::Listeners,
+);
+
+/// Who this broker is, and its cluster: made here for a cluster of one, found together with the other seeds else.
+async fn join(
+    config: &Config,
+    world: &World,
+) -> Result<(Identity, Option<peers::Peers>), StartError> {
+    let seeds = config.seeds();
+    let node = NodeId::new(config.node.id);
+    let alone = seeds.is_empty().then_some(config.cluster.name.as_str());
+    let (disk, dir) = (world.disk.as_ref(), &config.node.data_dir);
+    let mut directory = identity::load_or_create(disk, &world.random, dir, node, alone)?;
+    let peers = if seeds.is_empty() {
+        peers::check_alone(&directory)?;
+        None
+    } else {
+        Some(peers::Peers::start(config, world, &mut directory).await?)
+    };
+    let cluster = directory
+        .founding
+        .as_ref()
+        .map(formation::Founding::cluster);
+    let cluster = cluster.ok_or_else(|| StartError::Metadata("no cluster".to_owned()))?;
+    let identity = Identity {
+        cluster,
+        node,
+        raft_node: directory.raft_node,
+    };
+    Ok((identity, peers))
 }
 
 fn lock_directory(world: &World, dir: &std::path::Path) -> Result<Box<dyn DirLock>, StartError> {

@@ -2,6 +2,7 @@
 
 use super::groups::NodeGroups;
 use super::listeners::Listeners;
+use super::peers::Peers;
 use tidelog_env::Tasks;
 
 /// Everything that has to stop.
@@ -9,13 +10,32 @@ pub(super) struct Parts {
     pub(super) tasks: Tasks,
     pub(super) groups: NodeGroups,
     pub(super) listeners: Listeners,
+    pub(super) peers: Option<Peers>,
 }
 
 impl Parts {
     pub(super) async fn stop(self) {
+        // Clients find another leader while this broker still answers; nobody waits for an election.
+        if self.peers.is_some() {
+            self.groups.hand_over().await;
+        }
         // No new requests; those that run get their answers.
         self.listeners.stop().await;
         self.tasks.stop().await;
         self.groups.stop().await;
+        if let Some(peers) = &self.peers {
+            peers.stop().await;
+        }
+    }
+
+    /// As a crash looks to the others: it says nothing more, from one moment to the next.
+    #[cfg(test)]
+    pub(super) async fn stop_abruptly(self) {
+        if let Some(peers) = &self.peers {
+            peers.stop().await;
+        }
+        self.tasks.stop().await;
+        self.groups.stop().await;
+        self.listeners.stop().await;
     }
 }

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 mod fetch;
 mod health;
 mod produce;
+mod three;
 
 const WITHIN: Duration = Duration::from_secs(30);
 

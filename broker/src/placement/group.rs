@@ -33,6 +33,9 @@ const NOTE_DEADLINE: Duration = Duration::from_secs(10);
 /// It ignores a request while it deals with an earlier one; then it is asked again.
 const NOTE_RETRY: Duration = Duration::from_millis(100);
 
+/// Entries that a replica which is close behind may lack: less than what is in flight under load.
+const FOLLOWER_LAG_MAX: u64 = 64;
+
 /// A handle to a running group. Clones are the same group; it runs until [`Group::stop`].
 pub struct Group<M: StateMachine> {
     machine: Arc<MachineCell<M>>,
@@ -214,6 +217,17 @@ impl<M: StateMachine> Group<M> {
         asked.map_err(|error| self.core.fatal(error.to_string()))
     }
 
+    /// The other replicas, and whether each is there and close behind, so that it could take over at once. Empty unless this
+    /// replica leads.
+    #[must_use]
+    pub fn followers(&self) -> BTreeMap<RaftNodeId, bool> {
+        if self.is_leader() {
+            self.core.observer.followers(FOLLOWER_LAG_MAX)
+        } else {
+            BTreeMap::new()
+        }
+    }
+
     /// The group's log, to read bodies of entries from.
     #[must_use]
     pub fn log(&self) -> &GroupLog {
@@ -270,7 +284,7 @@ impl Core {
             why: error.to_string(),
         })?;
         let tasks = Tasks::new();
-        let observer = Observer::start(&raft, applied, config.election_min, &tasks);
+        let observer = Observer::start(&raft, config.node, applied, config.election_min, &tasks);
         let proposer = Proposer {
             raft: raft.clone(),
             observer: observer.clone(),

@@ -13,11 +13,12 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::metrics::{RaftDataMetrics, RaftServerMetrics};
 use openraft::type_config::alias::WatchReceiverOf;
 use openraft::{Raft, RaftMetrics, ServerState};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tidelog_env::Tasks;
-use tidelog_model::{LogId, Term};
+use tidelog_model::{LogId, RaftNodeId, Term};
 use tokio::sync::watch;
 
 /// What the rest of the group sees.
@@ -28,6 +29,7 @@ pub(super) struct Observer {
     shared: Arc<Shared>,
     data: WatchReceiverOf<Types, RaftDataMetrics<Types>>,
     lease: Duration,
+    own: RaftNodeId,
 }
 
 #[derive(Default)]
@@ -42,6 +44,7 @@ impl Observer {
     /// Starts observing. `lease` is the shortest time within which another leader could be elected.
     pub(super) fn start(
         raft: &Raft<Types, MachineStore>,
+        node: RaftNodeId,
         applied: watch::Receiver<Option<LogId>>,
         lease: Duration,
         tasks: &Tasks,
@@ -64,6 +67,7 @@ impl Observer {
             shared,
             data: raft.data_metrics(),
             lease,
+            own: node,
         }
     }
 
@@ -98,6 +102,30 @@ impl Observer {
         }
         let acked = self.data.borrow_watched().last_quorum_acked;
         acked.is_some_and(|at| at.into_inner().elapsed() < self.lease)
+    }
+}
+
+impl Observer {
+    /// The other replicas, while this one leads: whether each has answered within the lease and lacks at most `lag_max` entries.
+    pub(super) fn followers(&self, lag_max: u64) -> BTreeMap<RaftNodeId, bool> {
+        let data = self.data.borrow_watched();
+        let last = data.last_log.map_or(0, |id| id.index);
+        let (Some(replication), Some(heard)) = (&data.replication, &data.heartbeat) else {
+            return BTreeMap::new();
+        };
+        let own = self.own.get();
+        let others = replication.iter().filter(|(node, _)| **node != own);
+        others
+            .map(|(node, matched)| {
+                let heard = heard.get(node).copied().flatten();
+                let is_there = heard.is_some_and(|at| at.into_inner().elapsed() < self.lease);
+                let matched = matched.map_or(0, |id| id.index);
+                (
+                    RaftNodeId::new(*node),
+                    is_there && matched + lag_max >= last,
+                )
+            })
+            .collect()
     }
 }
 

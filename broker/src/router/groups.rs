@@ -7,7 +7,12 @@ use crate::coordinator::state::{ConsumerGroupsState, CoordinatorOutcome};
 use crate::datagroup::{DataGroup, DataOutcome};
 use crate::placement::{Command, ProposeError};
 use async_trait::async_trait;
+use std::time::Duration;
 use tidelog_model::{Offset, PartitionId};
+use tokio::time::{Instant, timeout_at};
+
+/// How long a replica that is behind may take to learn what a consumer has read already: some heartbeats.
+const CATCH_UP_WITHIN: Duration = Duration::from_millis(1500);
 
 /// A data group as the log of its coordinator.
 pub struct GroupLogOf(pub DataGroup);
@@ -41,22 +46,47 @@ impl CommitCheck for CommitBounds {
         &self,
         offsets: &[(PartitionId, Offset)],
     ) -> Vec<Result<(), ConsumerGroupError>> {
-        offsets
-            .iter()
-            .map(|(partition, offset)| {
-                let group = self
-                    .0
-                    .group_of(*partition)
-                    .map_err(|_| ConsumerGroupError::UnknownPartition)?;
-                let (_, end) = group
-                    .bounds(*partition)
-                    .map_err(|_| ConsumerGroupError::UnknownPartition)?;
-                if *offset < Offset::ZERO || *offset > end {
-                    Err(ConsumerGroupError::OffsetOutOfRange)
-                } else {
-                    Ok(())
-                }
-            })
-            .collect()
+        let deadline = Instant::now() + CATCH_UP_WITHIN;
+        let mut checked = Vec::with_capacity(offsets.len());
+        for (partition, offset) in offsets {
+            checked.push(self.check_one(*partition, *offset, deadline).await);
+        }
+        checked
+    }
+}
+
+impl CommitBounds {
+    async fn check_one(
+        &self,
+        partition: PartitionId,
+        offset: Offset,
+        deadline: Instant,
+    ) -> Result<(), ConsumerGroupError> {
+        let group = self
+            .0
+            .group_of(partition)
+            .map_err(|_| ConsumerGroupError::UnknownPartition)?;
+        if offset < Offset::ZERO {
+            return Err(ConsumerGroupError::OffsetOutOfRange);
+        }
+        let mut applied = group.group().applied();
+        loop {
+            applied.borrow_and_update();
+            // Before the bounds: a leader's bounds are current, a follower's only say that the offset was committed.
+            let leads = group.group().can_serve_reads();
+            let refused = match group.bounds(partition) {
+                Ok((_, end)) if offset <= end => return Ok(()),
+                Ok(_) => ConsumerGroupError::OffsetOutOfRange,
+                Err(_) => ConsumerGroupError::UnknownPartition,
+            };
+            if leads {
+                return Err(refused);
+            }
+            match timeout_at(deadline, applied.changed()).await {
+                Ok(Ok(())) => {}
+                // The consumer read from a leader that is ahead of this replica, or the offset is wrong: it tries again.
+                Ok(Err(_)) | Err(_) => return Err(ConsumerGroupError::Unavailable),
+            }
+        }
     }
 }

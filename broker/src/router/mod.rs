@@ -5,6 +5,8 @@
 //! Not here: Kafka's request types (`api`), what groups do (`datagroup`, `metadata`), uploads (`offload`).
 
 mod groups;
+mod metadata_client;
+mod metadata_service;
 mod producer_ids;
 mod reconcile;
 mod topics;
@@ -13,12 +15,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::datagroup::DataGroup;
-use crate::metadata::{MetadataImage, MetadataMachine, Topic};
+use crate::metadata::{Broker, MetadataImage, MetadataMachine, Topic};
 use crate::placement::{Group, ProposeError};
-use tidelog_env::{Clock, Random};
-use tidelog_model::{NodeId, PartitionId, PartitionIndex, PlacementGroupId, TimestampMs, TopicId};
+use tidelog_model::{NodeId, PartitionId, PartitionIndex, PlacementGroupId, TopicId};
 
 pub use groups::{CommitBounds, GroupLogOf};
+pub use metadata_client::{MetadataClient, MetadataLink};
+pub use metadata_service::MetadataService;
 pub use topics::{NewTopic, TopicError};
 
 /// Why a partition cannot be served here.
@@ -39,32 +42,20 @@ pub struct Router {
 }
 
 struct Inner {
-    node: NodeId,
-    metadata: Group<MetadataMachine>,
+    metadata: MetadataClient,
     data: BTreeMap<PlacementGroupId, DataGroup>,
-    clock: Arc<dyn Clock>,
-    random: Arc<dyn Random>,
     producer_ids: producer_ids::ProducerIds,
 }
 
 impl Router {
     /// A router over the groups of this broker.
     #[must_use]
-    pub fn new(
-        node: NodeId,
-        metadata: Group<MetadataMachine>,
-        data: BTreeMap<PlacementGroupId, DataGroup>,
-        clock: Arc<dyn Clock>,
-        random: Arc<dyn Random>,
-    ) -> Self {
+    pub fn new(metadata: MetadataClient, data: BTreeMap<PlacementGroupId, DataGroup>) -> Self {
         let producer_ids = producer_ids::ProducerIds::default();
         Self {
             inner: Arc::new(Inner {
-                node,
                 metadata,
                 data,
-                clock,
-                random,
                 producer_ids,
             }),
         }
@@ -73,18 +64,21 @@ impl Router {
     /// This broker.
     #[must_use]
     pub fn node(&self) -> NodeId {
-        self.inner.node
+        self.inner.metadata.node
     }
 
     /// The metadata group.
     #[must_use]
     pub fn metadata(&self) -> &Group<MetadataMachine> {
-        &self.inner.metadata
+        &self.inner.metadata.group
     }
 
     /// Reads the metadata image. Short: the image is locked meanwhile.
     pub fn image<R>(&self, read: impl FnOnce(&MetadataImage) -> R) -> R {
-        self.inner.metadata.read(|machine| read(machine.image()))
+        self.inner
+            .metadata
+            .group
+            .read(|machine| read(machine.image()))
     }
 
     /// The topic with this name.
@@ -177,11 +171,38 @@ impl Router {
         }
     }
 
-    fn stamp(&self) -> TimestampMs {
-        TimestampMs::new(self.inner.clock.now_ms())
+    /// The broker that leads the group that coordinates the consumer groups of `slot`, as far as this one knows.
+    #[must_use]
+    pub fn coordinator_broker(&self, slot: usize) -> Option<NodeId> {
+        let group = self.image(|image| image.slot_group(slot))?;
+        let group = self.inner.data.get(&group)?;
+        if group.group().can_serve_reads() {
+            return Some(self.node());
+        }
+        let leader = group.group().leadership().borrow().leader;
+        // This broker is not ready to lead, or its lease has run out.
+        leader.filter(|leader| *leader != self.node())
     }
 
-    /// Proposes a metadata command with this broker's stamp.
+    /// The broker that leads the metadata group, as far as this one knows.
+    #[must_use]
+    pub fn controller(&self) -> Option<NodeId> {
+        self.metadata().leadership().borrow().leader
+    }
+
+    /// A registered broker.
+    #[must_use]
+    pub fn broker(&self, id: NodeId) -> Option<Broker> {
+        self.image(|image| image.brokers().get(&id).cloned())
+    }
+
+    /// Copies of every partition: all groups have the same number of replicas.
+    #[must_use]
+    pub fn replication_factor(&self) -> usize {
+        self.image(|image| image.groups().values().map(Vec::len).min().unwrap_or(1))
+    }
+
+    /// Proposes a metadata command, wherever its group is led; this broker's image has the change when it returns.
     ///
     /// # Errors
     /// [`ProposeError`].
@@ -189,10 +210,14 @@ impl Router {
         &self,
         command: &crate::metadata::MetadataCommand,
     ) -> Result<crate::metadata::MetadataOutcome, ProposeError> {
-        self.inner
-            .metadata
-            .propose(command.encode(self.stamp()))
-            .await
-            .map(|(_, outcome)| outcome)
+        self.inner.metadata.propose(command).await
+    }
+
+    /// Waits until this broker's image has everything that was committed when this was called.
+    ///
+    /// # Errors
+    /// [`ProposeError`]; nothing has changed.
+    pub async fn metadata_barrier(&self) -> Result<(), ProposeError> {
+        self.inner.metadata.barrier().await
     }
 }

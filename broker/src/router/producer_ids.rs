@@ -22,9 +22,7 @@ impl Router {
         let current = match *block {
             Some(left) if left.count > 0 => left,
             _ => match self
-                .propose_metadata(&MetadataCommand::AllocateProducerIds {
-                    node: self.inner.node,
-                })
+                .propose_metadata(&MetadataCommand::AllocateProducerIds { node: self.node() })
                 .await?
             {
                 MetadataOutcome::ProducerIds(fresh) if fresh.count > 0 => fresh,

@@ -3,31 +3,56 @@
 //! Owns: the comparison, and the order of reads that makes deleting safe.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::time::Duration;
 
 use super::Router;
 use crate::datagroup::DataGroup;
 use crate::partition::PartitionCommand;
 use crate::placement::ProposeError;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tidelog_env::Tasks;
 use tidelog_model::{PartitionId, TopicId};
+use tokio::sync::watch;
 
 /// Pause before a comparison that failed is made again.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
+/// Waits for the first change of any.
+async fn until_changed<E>(
+    applied: impl Future<Output = Result<(), E>>,
+    mut led: FuturesUnordered<impl Future<Output = Result<(), E>>>,
+) -> Result<(), E> {
+    tokio::select! {
+        changed = applied => changed,
+        Some(changed) = led.next(), if !led.is_empty() => changed,
+    }
+}
+
 impl Router {
-    /// Compares once at start and after every change of the metadata group, until `tasks` stop.
+    /// Compares once at start, after every change of the metadata group, and when leadership of a group changes, until `tasks` stop.
     pub fn start_reconcile(&self, tasks: &Tasks) {
         let router = self.clone();
         tasks.supervise("reconcile", RETRY_PAUSE, move || {
             let router = router.clone();
             async move {
                 let mut applied = router.metadata().applied();
+                let mut led: Vec<_> = router
+                    .data_groups()
+                    .map(|group| group.group().leadership())
+                    .collect();
                 loop {
                     applied.borrow_and_update();
+                    for leadership in &mut led {
+                        leadership.borrow_and_update();
+                    }
                     match router.reconcile().await {
                         Ok(()) => {
-                            if applied.changed().await.is_err() {
+                            // A group that comes to be led here may lack what its last leader did not come to.
+                            let changes: FuturesUnordered<_> =
+                                led.iter_mut().map(watch::Receiver::changed).collect();
+                            if until_changed(applied.changed(), changes).await.is_err() {
                                 return;
                             }
                         }
@@ -48,21 +73,28 @@ impl Router {
     /// # Errors
     /// [`ProposeError`] when a group cannot be asked now; what was done stays done.
     pub async fn reconcile(&self) -> Result<(), ProposeError> {
-        for group in self
+        // The order matters: a topic is in metadata before its first partition is in a data group. So what is read
+        // here and is missing in a later, current reading of metadata was deleted. The other order would take a
+        // topic created in between for a deleted one, and lose its data.
+        let held: Vec<_> = self
             .data_groups()
             .filter(|group| group.group().can_serve_reads())
-        {
-            // The order matters: a topic is in metadata before its first partition is in a data group. So what is read
-            // here and is missing in a later, current reading of metadata was deleted. The other order would take a
-            // topic created in between for a deleted one, and lose its data.
-            let held: BTreeMap<TopicId, Vec<PartitionId>> = group.group().read(|machine| {
-                let mut held: BTreeMap<TopicId, Vec<PartitionId>> = BTreeMap::new();
-                for state in machine.partitions().iter() {
-                    held.entry(state.id.topic).or_default().push(state.id);
-                }
-                held
-            });
-            self.metadata().read_barrier().await?;
+            .map(|group| {
+                let held = group.group().read(|machine| {
+                    let mut held: BTreeMap<TopicId, Vec<PartitionId>> = BTreeMap::new();
+                    for state in machine.partitions().iter() {
+                        held.entry(state.id.topic).or_default().push(state.id);
+                    }
+                    held
+                });
+                (group, held)
+            })
+            .collect();
+        if held.is_empty() {
+            return Ok(());
+        }
+        self.metadata_barrier().await?;
+        for (group, held) in held {
             self.reconcile_group(group, held).await?;
         }
         Ok(())

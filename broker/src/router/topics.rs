@@ -3,12 +3,18 @@
 //! Owns: the order of the two, so that a crash in between is finished by `reconcile` and never loses a topic's data.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::Router;
+use crate::datagroup::DataGroup;
 use crate::metadata::{MetadataCommand, MetadataOutcome, Refusal, choose_groups};
 use crate::partition::PartitionCommand;
 use crate::placement::ProposeError;
 use tidelog_model::{PartitionId, PartitionIndex, PlacementGroupId, TopicId};
+use tokio::time::{Instant, timeout_at};
+
+/// How long partitions of a new topic may take to be there: an election and some more.
+const CREATED_WITHIN: Duration = Duration::from_secs(10);
 
 /// A topic to create.
 #[derive(Clone, Debug)]
@@ -41,7 +47,7 @@ impl Router {
     /// # Errors
     /// [`TopicError`]; after `may_have_happened` the topic may exist, and creating it again says so.
     pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicId, TopicError> {
-        let id = TopicId::new(self.inner.random.uuid());
+        let id = TopicId::new(self.inner.metadata.random.uuid());
         let partitions = self.image(|image| choose_groups(image, topic.partitions));
         let command = MetadataCommand::CreateTopic {
             id,
@@ -51,7 +57,12 @@ impl Router {
         };
         match self.propose_metadata(&command).await? {
             MetadataOutcome::TopicCreated(id) => {
-                self.create_partitions(id, &topic.name, &partitions).await?;
+                match self.create_partitions(id, &topic.name, &partitions).await {
+                    // Another broker leads the group now, and creates them.
+                    Ok(()) | Err(ProposeError::NotLeader { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                self.wait_created(id, &partitions).await?;
                 Ok(id)
             }
             MetadataOutcome::Refused(refusal) => Err(TopicError::Refused(refusal)),
@@ -75,7 +86,8 @@ impl Router {
                 let groups: std::collections::BTreeSet<PlacementGroupId> =
                     topic.partitions.into_iter().collect();
                 for group in groups {
-                    if let Some(group) = self.data_group(group) {
+                    // Groups that others lead drop it when those brokers see the change.
+                    if let Some(group) = self.led(group) {
                         group.propose(PartitionCommand::DeleteTopic(id)).await?;
                     }
                 }
@@ -97,7 +109,7 @@ impl Router {
         partitions: &[PlacementGroupId],
     ) -> Result<(), ProposeError> {
         let created = (0i32..).zip(partitions).filter_map(|(index, group)| {
-            let group = self.data_group(*group)?;
+            let group = self.led(*group)?;
             let partition = PartitionId {
                 topic,
                 index: PartitionIndex::new(index),
@@ -114,5 +126,51 @@ impl Router {
             64,
         );
         futures::TryStreamExt::try_for_each(created, |_| futures::future::ready(Ok(()))).await
+    }
+
+    fn led(&self, group: PlacementGroupId) -> Option<&DataGroup> {
+        self.data_group(group)
+            .filter(|group| group.group().is_leader())
+    }
+
+    /// Waits until this broker's replicas have the partitions: those in groups that others lead are created there by `reconcile`.
+    async fn wait_created(
+        &self,
+        topic: TopicId,
+        partitions: &[PlacementGroupId],
+    ) -> Result<(), ProposeError> {
+        let deadline = Instant::now() + CREATED_WITHIN;
+        let mut wanted: BTreeMap<PlacementGroupId, Vec<PartitionId>> = BTreeMap::new();
+        for (index, group) in (0i32..).zip(partitions) {
+            let index = PartitionIndex::new(index);
+            let partition = PartitionId { topic, index };
+            wanted.entry(*group).or_default().push(partition);
+        }
+        for (group, partitions) in wanted {
+            let Some(group) = self.data_group(group) else {
+                continue;
+            };
+            let mut applied = group.group().applied();
+            let has_all = |group: &DataGroup| {
+                group.group().read(|machine| {
+                    let held = machine.partitions();
+                    partitions.iter().all(|id| held.get(*id).is_some())
+                })
+            };
+            loop {
+                applied.borrow_and_update();
+                if has_all(group) {
+                    break;
+                }
+                match timeout_at(deadline, applied.changed()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => {
+                        return Err(ProposeError::Fatal("the broker is stopping".to_owned()));
+                    }
+                    Err(_) => return Err(ProposeError::Timeout),
+                }
+            }
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,182 @@
+//! What a broker without a cluster does next, given what the other seeds said. Pure.
+//!
+//! Owns: [`decide`]; the rules that make one cluster id come out of any order of starts.
+//! Not here: asking (`mod.rs`), making records durable (`identity.rs`).
+//! Spec: docs/protocols/cluster-formation.md
+
+use super::record::Founding;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The version of the answers.
+pub(super) const VERSION: u32 = 1;
+
+/// What a broker says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Told {
+    pub(super) version: u32,
+    pub(super) broker_id: i32,
+    pub(super) raft_node_id: u64,
+    /// Cluster name and seeds in words.
+    pub(super) seeds: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) record: Option<Founding>,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// Ask again; who has not answered.
+    Wait(Vec<i32>),
+    /// Nobody founds while two differ: what to tell.
+    Disagree(String),
+    /// Found the cluster: the Raft node id of every seed.
+    Found(BTreeMap<i32, u64>),
+    /// Join this one.
+    Join(Founding),
+    /// The cluster exists without this broker: the one that said so.
+    NotMember(Founding, i32),
+}
+
+/// Decides for the broker that says `own` of itself. `answers` are those of the other `seeds`.
+pub(super) fn decide(
+    own: &Told,
+    seeds: &BTreeMap<i32, String>,
+    answers: &BTreeMap<i32, Told>,
+) -> Decision {
+    if let Some(newer) = answers.values().find(|told| told.version != VERSION) {
+        return Decision::Disagree(format!(
+            "broker {} speaks version {} of cluster formation, this one {VERSION}: run the same release on all seeds",
+            newer.broker_id, newer.version
+        ));
+    }
+    for told in answers.values() {
+        if let Some(record) = &told.record {
+            let member = record.members.iter().any(|member| {
+                (member.broker_id, member.raft_node_id) == (own.broker_id, own.raft_node_id)
+            });
+            return if member {
+                Decision::Join(record.clone())
+            } else {
+                Decision::NotMember(record.clone(), told.broker_id)
+            };
+        }
+    }
+    if let Some(other) = answers.values().find(|told| told.seeds != own.seeds) {
+        return Decision::Disagree(format!(
+            "the seed lists disagree, so no cluster is founded: broker {} has [{}], broker {} has [{}]",
+            own.broker_id, own.seeds, other.broker_id, other.seeds
+        ));
+    }
+    let missing: Vec<i32> = seeds
+        .keys()
+        .copied()
+        .filter(|id| *id != own.broker_id && !answers.contains_key(id))
+        .collect();
+    if !missing.is_empty() || seeds.keys().next() != Some(&own.broker_id) {
+        return Decision::Wait(missing);
+    }
+    let mut nodes: BTreeMap<i32, u64> = answers
+        .iter()
+        .map(|(id, told)| (*id, told.raft_node_id))
+        .collect();
+    nodes.insert(own.broker_id, own.raft_node_id);
+    let distinct: BTreeSet<u64> = nodes.values().copied().collect();
+    if distinct.len() < nodes.len() {
+        return Decision::Disagree(
+            "two seeds have the same Raft node id, so no cluster is founded: one data directory is a copy of another"
+                .to_owned(),
+        );
+    }
+    Decision::Found(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::super::record::MemberRecord;
+    use super::*;
+
+    fn told(id: i32) -> Told {
+        Told {
+            version: VERSION,
+            broker_id: id,
+            raft_node_id: u64::try_from(id).unwrap() * 11,
+            seeds: "t: 1@a, 2@b, 3@c".to_owned(),
+            record: None,
+        }
+    }
+
+    fn seeds() -> BTreeMap<i32, String> {
+        (1..=3).map(|id| (id, format!("h{id}:1"))).collect()
+    }
+
+    fn answers(ids: &[i32]) -> BTreeMap<i32, Told> {
+        ids.iter().map(|id| (*id, told(*id))).collect()
+    }
+
+    fn record(nodes: [u64; 3]) -> Founding {
+        Founding {
+            cluster_id: uuid::Uuid::from_u128(7),
+            name: "t".to_owned(),
+            members: (1..)
+                .zip(nodes)
+                .map(|(broker_id, raft_node_id)| MemberRecord {
+                    broker_id,
+                    raft_node_id,
+                    peer: String::new(),
+                })
+                .collect(),
+        }
+    }
+
+    /// Proves that only the lowest seed founds, and only when every other seed has answered without a record.
+    #[test]
+    fn one_founder_and_only_with_all() {
+        let waits = |own: i32, from: &[i32]| decide(&told(own), &seeds(), &answers(from));
+        assert_eq!(waits(1, &[]), Decision::Wait(vec![2, 3]));
+        assert_eq!(waits(1, &[3]), Decision::Wait(vec![2]));
+        assert_eq!(waits(2, &[1, 3]), Decision::Wait(vec![]));
+        assert_eq!(waits(3, &[1, 2]), Decision::Wait(vec![]));
+        let nodes = BTreeMap::from([(1, 11), (2, 22), (3, 33)]);
+        assert_eq!(waits(1, &[2, 3]), Decision::Found(nodes));
+    }
+
+    /// Proves that a record is joined by its members alone: a broker that lost its disk, the founder too, neither joins nor founds.
+    #[test]
+    fn a_record_is_for_its_members() {
+        for own in 1..=3 {
+            let other = if own == 3 { 2 } else { 3 };
+            let mut from = answers(&[other]);
+            from.get_mut(&other).unwrap().record = Some(record([11, 22, 33]));
+            let joined = decide(&told(own), &seeds(), &from);
+            assert_eq!(joined, Decision::Join(record([11, 22, 33])));
+            let mut lost = told(own);
+            lost.raft_node_id = 99;
+            let refused = decide(&lost, &seeds(), &from);
+            assert_eq!(refused, Decision::NotMember(record([11, 22, 33]), other));
+        }
+    }
+
+    /// Proves that nothing is founded while seed lists, names, versions, or Raft node ids do not fit, and that both are named.
+    #[test]
+    fn disagreement_founds_nothing() {
+        let mut from = answers(&[2, 3]);
+        from.get_mut(&3).unwrap().seeds = "t: 1@a, 3@c".to_owned();
+        let Decision::Disagree(text) = decide(&told(1), &seeds(), &from) else {
+            panic!("founded");
+        };
+        assert!(
+            text.contains("1@a, 2@b, 3@c") && text.contains("[t: 1@a, 3@c]"),
+            "{text}"
+        );
+        let mut from = answers(&[2, 3]);
+        from.get_mut(&2).unwrap().raft_node_id = 11;
+        let copied = decide(&told(1), &seeds(), &from);
+        assert!(matches!(copied, Decision::Disagree(text) if text.contains("copy")));
+        let mut from = answers(&[2, 3]);
+        from.get_mut(&2).unwrap().version = 2;
+        let newer = decide(&told(1), &seeds(), &from);
+        assert!(matches!(newer, Decision::Disagree(text) if text.contains("version 2")));
+    }
+}

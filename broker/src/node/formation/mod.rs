@@ -1,0 +1,193 @@
+//! Formation: how the seeds of a configuration become one cluster with one id.
+//!
+//! Owns: asking the other seeds, answering them, the waiting.
+//! Not here: the rules (`decide.rs`), the file (`identity.rs`).
+//! Spec: docs/protocols/cluster-formation.md
+
+mod decide;
+mod record;
+
+use super::World;
+use super::error::StartError;
+use super::identity::{self, Directory};
+use super::peers::SERVICE_FORMATION;
+use crate::config::Config;
+use crate::peer::{CallService, Caller, PeerTarget, PeerTransport};
+use bytes::Bytes;
+use decide::{Decision, Told, VERSION, decide};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tidelog_model::NodeId;
+use tokio::time::Instant;
+
+pub(super) use record::{Founding, MemberRecord};
+
+/// How long one seed may take to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// Pause between two rounds, with jitter.
+const ROUND_PAUSE: Duration = Duration::from_millis(200);
+/// One line per this long about who is missing.
+const SAY_PAUSE: Duration = Duration::from_secs(10);
+/// Largest answer that is read.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+/// Answers other brokers' questions. Clones share what it says.
+#[derive(Clone)]
+pub(super) struct Formation {
+    told: Arc<Mutex<Told>>,
+}
+
+impl Formation {
+    pub(super) fn new(config: &Config, directory: &Directory) -> Self {
+        let seeds: Vec<String> = config
+            .seeds()
+            .iter()
+            .map(|(id, address)| format!("{id}@{address}"))
+            .collect();
+        let told = Told {
+            version: VERSION,
+            broker_id: directory.node.get(),
+            raft_node_id: directory.raft_node.get(),
+            seeds: format!("{}: {}", config.cluster.name, seeds.join(", ")),
+            record: directory.founding.clone(),
+        };
+        Self {
+            told: Arc::new(Mutex::new(told)),
+        }
+    }
+}
+
+impl CallService for Formation {
+    fn call(&self, _: Caller, _: Bytes) -> BoxFuture<'static, Bytes> {
+        // Whatever the version of the question is: the answer says ours.
+        let answer = serde_json::to_vec(&*self.told.lock()).unwrap_or_default();
+        std::future::ready(Bytes::from(answer)).boxed()
+    }
+}
+
+/// What founding or joining works with.
+pub(super) struct Asker<'a> {
+    pub(super) config: &'a Config,
+    pub(super) world: &'a World,
+    pub(super) transport: &'a PeerTransport,
+    pub(super) formation: &'a Formation,
+}
+
+impl Asker<'_> {
+    /// Waits until this broker is in a cluster; its record is durable then. Waits for as long as seeds are missing.
+    pub(super) async fn form(&self, directory: &mut Directory) -> Result<Founding, StartError> {
+        let seeds = self.config.seeds();
+        let own = self.formation.told.lock().clone();
+        let mut said: Option<(String, Instant)> = None;
+        loop {
+            let answers = self.ask_all(&seeds, own.broker_id).await;
+            let record = match decide(&own, &seeds, &answers) {
+                Decision::Found(nodes) => Some(self.found(&seeds, &nodes)),
+                Decision::Join(record) => Some(record),
+                Decision::NotMember(record, by) => {
+                    return Err(StartError::NotMember {
+                        cluster: record.cluster(),
+                        by: NodeId::new(by),
+                        node: directory.node,
+                    });
+                }
+                Decision::Disagree(text) => {
+                    say(&mut said, text);
+                    None
+                }
+                Decision::Wait(missing) if missing.is_empty() => None,
+                Decision::Wait(missing) => {
+                    let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
+                    let text = format!(
+                        "no cluster yet: waiting for the brokers {} of cluster.seeds",
+                        missing.join(", ")
+                    );
+                    say(&mut said, text);
+                    None
+                }
+            };
+            if let Some(record) = record {
+                directory.founding = Some(record.clone());
+                identity::store(
+                    self.world.disk.as_ref(),
+                    &self.config.node.data_dir,
+                    directory,
+                )?;
+                // Durable before it is told to anybody.
+                self.formation.told.lock().record = Some(record.clone());
+                tracing::info!(cluster = %record.cluster(), "this broker is a member of the cluster");
+                return Ok(record);
+            }
+            tokio::time::sleep(self.world.random.jitter(ROUND_PAUSE)).await;
+        }
+    }
+
+    fn found(&self, seeds: &BTreeMap<i32, String>, nodes: &BTreeMap<i32, u64>) -> Founding {
+        let members = nodes.iter().map(|(broker_id, raft_node_id)| MemberRecord {
+            broker_id: *broker_id,
+            raft_node_id: *raft_node_id,
+            peer: seeds.get(broker_id).cloned().unwrap_or_default(),
+        });
+        Founding {
+            cluster_id: self.world.random.uuid(),
+            name: self.config.cluster.name.clone(),
+            members: members.collect(),
+        }
+    }
+
+    async fn ask_all(&self, seeds: &BTreeMap<i32, String>, own: i32) -> BTreeMap<i32, Told> {
+        let asked = seeds
+            .iter()
+            .filter(|(id, _)| **id != own)
+            .map(|(id, address)| self.ask(*id, address));
+        futures::future::join_all(asked)
+            .await
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    async fn ask(&self, id: i32, address: &str) -> Option<(i32, Told)> {
+        let target = PeerTarget {
+            broker: Some(NodeId::new(id)),
+            node: None,
+            address: address.to_owned(),
+        };
+        let request = Bytes::from_static(b"{\"version\":1}");
+        // Who is not reached and why is logged by the transport.
+        let answer = self
+            .transport
+            .call(&target, SERVICE_FORMATION, request, ANSWER_WITHIN)
+            .await
+            .ok()?;
+        if answer.len() > ANSWER_BYTES_MAX {
+            return None;
+        }
+        match serde_json::from_slice::<Told>(&answer) {
+            // The handshake has checked who answers.
+            Ok(told) if told.broker_id == id => Some((id, told)),
+            Ok(_) => None,
+            Err(error) => {
+                tracing::debug!(
+                    "broker {id} answers about the cluster what cannot be read: {error}"
+                );
+                None
+            }
+        }
+    }
+}
+
+/// Tells a state when it is new, and again from time to time.
+fn say(said: &mut Option<(String, Instant)>, text: String) {
+    let known = said
+        .as_ref()
+        .is_some_and(|(last, at)| *last == text && at.elapsed() < SAY_PAUSE);
+    if !known {
+        tracing::warn!("{text}");
+        *said = Some((text, Instant::now()));
+    }
+}

@@ -1,0 +1,178 @@
+//! Changes of the metadata group from any broker: proposed here when this broker leads it, else sent to the leader.
+//!
+//! Owns: finding the leader, retries of what did not happen, read-your-writes.
+//! Not here: the answering side (`metadata_service.rs`), what commands mean (`metadata`).
+//! Spec: docs/protocols/metadata-forwarding.md
+
+use super::metadata_service::{Answer, Request};
+use crate::metadata::{MetadataCommand, MetadataMachine, MetadataOutcome};
+use crate::peer::{CallError, PeerTarget, PeerTransport};
+use crate::placement::{Group, ProposeError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tidelog_env::{Clock, Random};
+use tidelog_model::{LogId, NodeId, TimestampMs};
+use tokio::time::{Instant, timeout_at};
+
+/// How long a change may look for a leader, and for its outcome: below the 30 s that clients give a request, above a bad election.
+const DEADLINE: Duration = Duration::from_secs(15);
+/// Pause before what did not happen is tried again, with jitter: a tenth of an election.
+const RETRY_PAUSE: Duration = Duration::from_millis(150);
+
+/// The other brokers, to send commands to.
+#[derive(Clone)]
+pub struct MetadataLink {
+    /// The connections.
+    pub transport: PeerTransport,
+    /// The number of the service there.
+    pub service: u8,
+    /// Whom to call.
+    pub brokers: BTreeMap<NodeId, PeerTarget>,
+}
+
+/// The metadata group as every broker uses it. Clones share it.
+#[derive(Clone)]
+pub struct MetadataClient {
+    /// This broker.
+    pub node: NodeId,
+    /// Its replica of the metadata group.
+    pub group: Group<MetadataMachine>,
+    /// The others; `None` in a cluster of one.
+    pub link: Option<Arc<MetadataLink>>,
+    /// For stamps.
+    pub clock: Arc<dyn Clock>,
+    /// For jitter.
+    pub random: Arc<dyn Random>,
+}
+
+impl MetadataClient {
+    /// Proposes a command, wherever the metadata group is led; when this returns an outcome, this broker's image has it.
+    ///
+    /// # Errors
+    /// [`ProposeError`], after retries of what did not happen.
+    pub async fn propose(
+        &self,
+        command: &MetadataCommand,
+    ) -> Result<MetadataOutcome, ProposeError> {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let error = match self.try_propose(command, deadline).await {
+                Ok((id, outcome)) => {
+                    self.wait_applied(id, deadline).await?;
+                    return Ok(outcome);
+                }
+                Err(error) => error,
+            };
+            self.pause_or(error, deadline).await?;
+        }
+    }
+
+    /// Waits until this broker's image has everything that was committed when this was called.
+    ///
+    /// # Errors
+    /// [`ProposeError`]: nobody leads the metadata group, or it is not reached. Nothing has changed.
+    pub async fn barrier(&self) -> Result<(), ProposeError> {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let error = match self.leader() {
+                None => match self.group.read_barrier().await {
+                    Ok(()) => return Ok(()),
+                    Err(error) => error,
+                },
+                Some(target) => match self.call(target, &Request::Barrier, deadline).await {
+                    Ok((id, _)) => return self.wait_applied(id, deadline).await,
+                    // A barrier may be repeated whatever became of it.
+                    Err(_) => ProposeError::NotLeader { leader: None },
+                },
+            };
+            self.pause_or(error, deadline).await?;
+        }
+    }
+
+    async fn pause_or(&self, error: ProposeError, deadline: Instant) -> Result<(), ProposeError> {
+        let again = matches!(
+            error,
+            ProposeError::NotLeader { .. } | ProposeError::Overloaded
+        );
+        let pause = self.random.jitter(RETRY_PAUSE);
+        if !again || self.link.is_none() || Instant::now() + pause >= deadline {
+            return Err(error);
+        }
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+
+    /// The other broker to ask; `None`: this one.
+    fn leader(&self) -> Option<&PeerTarget> {
+        let known = *self.group.leadership().borrow();
+        if known.is_leader {
+            return None;
+        }
+        self.link.as_ref()?.brokers.get(&known.leader?)
+    }
+
+    async fn try_propose(
+        &self,
+        command: &MetadataCommand,
+        deadline: Instant,
+    ) -> Result<(LogId, MetadataOutcome), ProposeError> {
+        let stamped = command.encode(TimestampMs::new(self.clock.now_ms()));
+        let Some(target) = self.leader() else {
+            return self.group.propose(stamped).await;
+        };
+        let request = Request::Propose(stamped.dir);
+        match self.call(target, &request, deadline).await? {
+            (id, Some(outcome)) => Ok((id, outcome)),
+            (_, None) => Err(ProposeError::Unknown),
+        }
+    }
+
+    async fn call(
+        &self,
+        target: &PeerTarget,
+        request: &Request,
+        deadline: Instant,
+    ) -> Result<(LogId, Option<MetadataOutcome>), ProposeError> {
+        let Some(link) = &self.link else {
+            return Err(ProposeError::NotLeader { leader: None });
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let called = link
+            .transport
+            .call(target, link.service, request.encode(), left)
+            .await;
+        let answer = match called {
+            Ok(answer) => answer,
+            Err(CallError::NotDone(_)) => return Err(ProposeError::NotLeader { leader: None }),
+            Err(CallError::Unknown(_)) => return Err(ProposeError::Unknown),
+        };
+        match Answer::decode(&answer) {
+            Ok(Answer::Done(id, outcome)) => Ok((id, outcome)),
+            Ok(Answer::NotLeader(leader)) => Err(ProposeError::NotLeader { leader }),
+            Ok(Answer::DidNotHappen(why)) => {
+                tracing::debug!("the leader of metadata did nothing: {why}");
+                Err(ProposeError::Overloaded)
+            }
+            Ok(Answer::MayHaveHappened(why)) => {
+                tracing::debug!("the leader of metadata does not know: {why}");
+                Err(ProposeError::Unknown)
+            }
+            Err(error) => {
+                tracing::warn!("the answer of the leader of metadata cannot be read: {error}");
+                Err(ProposeError::Unknown)
+            }
+        }
+    }
+
+    /// It happened; whether this broker sees it in time is another matter.
+    async fn wait_applied(&self, id: LogId, deadline: Instant) -> Result<(), ProposeError> {
+        let mut applied = self.group.applied();
+        let seen = applied.wait_for(|at| at.is_some_and(|at| at.index >= id.index));
+        match timeout_at(deadline, seen).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err(ProposeError::Fatal("the broker is stopping".to_owned())),
+            Err(_) => Err(ProposeError::Timeout),
+        }
+    }
+}
