@@ -1,6 +1,6 @@
 //! The driver: one task per data group that takes the next step whenever this broker leads the group.
 //!
-//! Owns: when a cut is made, retries of steps, flush requests, progress for metrics and status.
+//! Owns: when a cut is made, trimming of the logs that other brokers lead, retries of steps, flush requests, progress for metrics and status.
 //! Not here: the order of steps (`step`), the steps themselves (`upload`, `publish`).
 //!
 //! A step that fails is tried again after a pause with jitter, for ever: the data is in the local log meanwhile, and
@@ -30,6 +30,8 @@ const RETRY_PAUSE_MIN: Duration = Duration::from_millis(200);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(15);
 /// How often an idle driver looks whether a cut is due. Flushes and new leadership wake it at once.
 const TICK: Duration = Duration::from_millis(250);
+/// How often a replica that does not lead looks whether it can trim its log.
+const FOLLOW_TICK: Duration = Duration::from_secs(1);
 /// Bytes of other entries for which a cut is worth it at least: a cut writes some itself.
 const GROWN_BYTES_MIN: u64 = 4 << 20;
 /// Flush requests that may wait per group.
@@ -204,9 +206,13 @@ impl Driver {
                 for flush in self.waiting.drain(..) {
                     let _gone = flush.done.send(FlushOutcome::NotLeader);
                 }
+                if let Err(error) = self.follow().await {
+                    tracing::warn!(group = %self.group.id(), "the local log was not trimmed, it is tried again: {error}");
+                }
                 tokio::select! {
                     changed = leadership.changed() => if changed.is_err() { return },
                     request = requests.recv() => match request { Some(flush) => self.take(flush), None => return },
+                    () = tokio::time::sleep(FOLLOW_TICK) => {}
                 }
                 continue;
             }
@@ -233,6 +239,16 @@ impl Driver {
         let applied = *self.group.group().applied().borrow();
         flush.target = applied.map_or(LogIndex::new(0), |id| id.index);
         self.waiting.push(flush);
+    }
+
+    /// What a replica that does not lead does: it trims its own log behind a published cut. All replicas know the cut alike.
+    async fn follow(&mut self) -> Result<(), OffloadError> {
+        let machine = self.group.group();
+        let stage = machine.read(|machine| machine.partitions().stage().clone());
+        match &stage {
+            CutStage::Published(frozen) if !self.is_trimmed(&stage) => self.trim(frozen).await,
+            _ => Ok(()),
+        }
     }
 
     /// Takes one step; says whether there was one to take.

@@ -42,11 +42,16 @@ struct Keeper {
 impl Keeper {
     async fn run(mut self) {
         loop {
-            if self.group.is_leader() {
-                for result in [self.save().await, self.publish().await] {
-                    if let Err(error) = result {
-                        tracing::warn!("metadata was not saved, it is tried again: {error}");
-                    }
+            // Every replica saves and purges its own log; the one that leads publishes.
+            let saved = self.save().await;
+            let published = if self.group.is_leader() {
+                self.publish().await
+            } else {
+                Ok(())
+            };
+            for result in [saved, published] {
+                if let Err(error) = result {
+                    tracing::warn!("metadata was not saved, it is tried again: {error}");
                 }
             }
             tokio::time::sleep(TICK).await;
