@@ -78,6 +78,48 @@ pub(crate) async fn run_node(sources: &Sources, started: impl FnOnce(&Node, &Con
     }
 }
 
+/// Runs several nodes until a signal, or until one of them can no longer promise anything.
+pub(crate) async fn run_nodes(
+    sources: &[Sources],
+    started: impl FnOnce(&[(Node, Config)]),
+) -> ExitCode {
+    let mut configs = Vec::new();
+    for source in sources {
+        match Config::load(source) {
+            Ok(config) => configs.push(config),
+            Err(error) => return usage(&error.to_string()),
+        }
+    }
+    if let Some(first) = sources.first() {
+        warn_of_unknown(&first.environment);
+    }
+    // They wait for each other, so they start together.
+    let starting = configs.into_iter().map(|config| async move {
+        let node = Node::start(config.clone(), World::system()).await?;
+        Ok::<_, tidelog::node::StartError>((node, config))
+    });
+    let nodes = match futures::future::try_join_all(starting).await {
+        Ok(nodes) => nodes,
+        Err(error) => return fail(&error.to_string()),
+    };
+    started(&nodes);
+    let failed = nodes.iter().map(|(node, _)| Box::pin(node.failed()));
+    tokio::select! {
+        signal = stop_signal() => {
+            if let Err(error) = signal {
+                return fail(&format!("cannot wait for signals: {error}"));
+            }
+            say("stopping");
+        }
+        (reason, _, _) = futures::future::select_all(failed) => {
+            return fail(&format!("{reason}; the process ends so that nothing unsafe is acknowledged"));
+        }
+    }
+    // All at once: nobody is left to hand leadership over to.
+    futures::future::join_all(nodes.into_iter().map(|(node, _)| node.stop())).await;
+    ExitCode::SUCCESS
+}
+
 async fn stop_signal() -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
