@@ -111,16 +111,13 @@ pub(super) async fn serve(
     let net_metrics = NetMetrics::default();
     let metrics = metrics(&net_metrics, peers);
     let admin_address = resolve(&config.admin.listen, "admin.listen")?;
-    let admin_listener =
-        world
-            .network
-            .listen(admin_address)
-            .await
-            .map_err(|error| StartError::Listen {
-                address: config.admin.listen.clone(),
-                key: "admin.listen",
-                error,
-            })?;
+    let admin_failed = |error| StartError::Listen {
+        address: config.admin.listen.clone(),
+        key: "admin.listen",
+        error,
+    };
+    let admin_listener = world.network.listen(admin_address).await;
+    let admin_listener = admin_listener.map_err(admin_failed)?;
     let broker = Broker {
         router: groups.router.clone(),
         coordinators: Arc::clone(&groups.coordinators),
@@ -159,11 +156,7 @@ pub(super) async fn serve(
             admin: admin_address.to_string(),
         }),
     };
-    let admin = admin::serve(admin_listener, state, tasks).map_err(|error| StartError::Listen {
-        address: config.admin.listen.clone(),
-        key: "admin.listen",
-        error,
-    })?;
+    let admin = admin::serve(admin_listener, state, tasks).map_err(admin_failed)?;
     Ok((kafka_address, admin.address, Listeners { kafka }))
 }
 
