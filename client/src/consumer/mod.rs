@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidelog_model::{NodeId, Offset, PartitionIndex, TimestampMs};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 /// How a consumer works.
 #[derive(Clone, Debug)]
@@ -308,7 +309,17 @@ impl Consumer {
                 partitions,
                 config: self.config.clone(),
             };
-            self.on_way.push(Box::pin(job.run(self.cluster.clone())));
+            // A task of its own: a fetch may hold the lock of a connection that is being opened, and this consumer may wait
+            // for that lock (fresh metadata, a gap's offsets) without polling its fetches. Neither would ever end.
+            let asked = job.partitions.clone();
+            let task = AbortOnDropHandle::new(tokio::spawn(job.run(self.cluster.clone())));
+            self.on_way.push(Box::pin(async move {
+                task.await.unwrap_or_else(|_| NodeAnswer {
+                    node,
+                    asked,
+                    result: Err(Error::Stopped),
+                })
+            }));
         }
         wake.map(|wake| wake.max(now + Duration::from_millis(1)))
     }
