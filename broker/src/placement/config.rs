@@ -60,9 +60,11 @@ impl GroupConfig {
             group,
             node,
             first_members,
-            heartbeat: Duration::from_millis(400),
-            election_min: Duration::from_millis(1500),
-            election_max: Duration::from_millis(3000),
+            // A leader that falls silent is followed within about 3 s: followers deny votes for `election_max` after they heard from
+            // it, then one campaigns. Three heartbeats may be late before anybody doubts.
+            heartbeat: Duration::from_millis(300),
+            election_min: Duration::from_millis(1000),
+            election_max: Duration::from_millis(2000),
             entry_bytes_max: ENTRY_BYTES_MAX,
             in_flight_count_max: IN_FLIGHT_COUNT_MAX,
             in_flight_bytes_max: IN_FLIGHT_BYTES_MAX,
