@@ -400,3 +400,47 @@ async fn offsets_are_asked_for_again() {
     let found = cluster(&broker).list_offsets("t", &wanted).await.unwrap();
     assert_eq!(found[&PartitionIndex::new(0)], Offset::new(5));
 }
+
+/// Proves that a partition which stays unreadable ends the consumer with that partition's error, though the other
+/// partitions answer well all the time, and that the broker is not asked without pauses meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_unreadable_partition_is_told_in_the_end() {
+    const KAFKA_STORAGE_ERROR: i16 = 56;
+    let broker = FakeBroker::start().await;
+    broker.topic("t", 2);
+    broker
+        .state
+        .lock()
+        .unreadable
+        .insert(1, KAFKA_STORAGE_ERROR);
+    let mut config = ClusterConfig::new(&broker.address.to_string());
+    config.request_timeout = Duration::from_millis(500);
+    config.operation_timeout = Duration::from_secs(2);
+    let cluster = Cluster::new(config, TcpNetwork::shared(), SystemRandom::seeded(1)).unwrap();
+    let mut consumer = Consumer::new(cluster, ConsumerConfig::default());
+    let places = (0..2).map(|partition| {
+        let place = TopicPartition {
+            partition: PartitionIndex::new(partition),
+            ..place()
+        };
+        (place, Start::At(Offset::new(0)))
+    });
+    consumer.assign(places.collect()).await.unwrap();
+    let ended = async {
+        loop {
+            if let Err(error) = consumer.poll(Duration::from_millis(200)).await {
+                return error;
+            }
+        }
+    };
+    let error = tokio::time::timeout(Duration::from_secs(20), ended)
+        .await
+        .expect("the consumer ends");
+    let Error::Deadline { last, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert!(last.to_string().contains("56"), "{last}");
+    assert!(last.to_string().contains("t/1"), "{last}");
+    let asked = broker.state.lock().seen[&FETCH];
+    assert!(asked < 200, "{asked} fetches in two seconds");
+}

@@ -7,6 +7,7 @@ pub(crate) mod dev;
 pub(crate) mod doctor;
 pub(crate) mod logging;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 use tidelog::config::{Config, Sources};
 use tidelog::node::{Node, World};
@@ -25,16 +26,14 @@ pub(crate) fn usage(text: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Writes a line of talk.
-#[allow(clippy::print_stderr, reason = "the CLI's output")]
+/// Writes a line of talk. Whoever reads it may be gone: that ends no broker.
 pub(crate) fn say(text: &str) {
-    eprintln!("{text}");
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Writes data.
-#[allow(clippy::print_stdout, reason = "the CLI's output")]
+/// Writes data; as [`say`].
 pub(crate) fn show(text: &str) {
-    println!("{text}");
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 pub(crate) fn environment() -> std::collections::BTreeMap<String, String> {

@@ -20,7 +20,8 @@ use crate::partition::{CutStage, Frozen, PartitionCommand, PartitionOutcome};
 use parking_lot::Mutex;
 use tidelog_env::{Clock, Random, Tasks};
 use tidelog_model::LogIndex;
-use tidelog_tiering::store::TierStore;
+use tidelog_tiering::key;
+use tidelog_tiering::store::{StoreError, TierStore};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -284,6 +285,7 @@ impl Driver {
             }
             Step::Upload(frozen) => self.upload(&frozen).await?,
             Step::Publish(frozen) => {
+                self.check_store().await?;
                 let published = self
                     .group
                     .group()
@@ -292,6 +294,8 @@ impl Driver {
                 let sequence =
                     publish::publish(&self.store, cluster, self.group.id(), published, &frozen)
                         .await?;
+                // Again: a put that was tried for long may have ended in another store than it began.
+                self.check_store().await?;
                 self.commit(PartitionCommand::Published {
                     cut: frozen.at.index,
                     sequence,
@@ -314,7 +318,10 @@ impl Driver {
             flushes: &self.progress.flushes_waiting,
             bytes_per_second: self.config.upload_bytes_per_second,
         };
+        self.check_store().await?;
         let segments = uploader.upload(frozen).await?;
+        // Again: what went to another store in the meantime must not be named.
+        self.check_store().await?;
         for segments in parts(segments, self.group.group().entry_bytes_max()) {
             let count = segments.len() as u64;
             let bytes: u64 = segments.iter().map(|(_, segment)| segment.length).sum();
@@ -333,6 +340,26 @@ impl Driver {
         Ok(())
     }
 
+    /// Whether the store is the one that holds what this group has published. Without the question, a store that was
+    /// exchanged, emptied or unmounted would take new segments, and the local copies would go.
+    async fn check_store(&self) -> Result<(), OffloadError> {
+        let published = self
+            .group
+            .group()
+            .read(|machine| machine.partitions().published_sequence());
+        if published == 0 {
+            return Ok(());
+        }
+        let key = key::snapshot(self.group.id(), published);
+        match self.store.head(&key).await {
+            Ok(_) => Ok(()),
+            Err(StoreError::NotFound { .. }) => Err(OffloadError::OtherStore {
+                key: key.as_str().to_owned(),
+            }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Saves the cut's state as checkpoint, then purges the log below it, all but what hot reads want.
     async fn trim(&mut self, frozen: &Frozen) -> Result<(), OffloadError> {
         let wanted = self.trim_wanted();
@@ -347,6 +374,7 @@ impl Driver {
                 .map(|upto| upto.min(frozen.at.index))
         };
         if let Some(upto) = upto {
+            self.check_store().await?;
             self.group.purge(upto).await?;
         }
         self.trimmed = Some((frozen.at.index, wanted));

@@ -46,6 +46,15 @@ pub enum OffloadError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The store lacks what this group has published: it is another one, or it was emptied or unmounted.
+    #[error(
+        "the store has no {key}, which this group has published: is it the store this cluster began with (store.url), and is \
+         its directory there? Nothing is uploaded, published or trimmed until it is"
+    )]
+    OtherStore {
+        /// The key that must be there.
+        key: String,
+    },
     /// A segment could not be built.
     #[error("segment: {0}")]
     Build(String),

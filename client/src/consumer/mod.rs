@@ -109,6 +109,8 @@ struct Reading {
     high_watermark: Option<Offset>,
     on_way: bool,
     stopped: bool,
+    /// Since when the broker answers errors for it.
+    failing_since: Option<Instant>,
 }
 
 /// Reads partitions. Give it a [`Cluster`] of its own ([`Cluster::separate`]) when others use theirs: a long poll holds
@@ -377,18 +379,28 @@ impl Consumer {
             )
         };
         if let Err(error) = part.code.check(what(), None) {
-            self.failed(node, error)?;
+            let first = reading.failing_since.is_none();
+            let since = *reading.failing_since.get_or_insert_with(Instant::now);
+            if first {
+                tracing::warn!("{error}; it is tried again");
+            }
+            self.failed_since(since, node, error)?;
             return Ok(None);
         }
         let fetched = part.decode(wanted)?;
         reading.high_watermark = Some(fetched.high_watermark);
-        self.failing_since = None;
-        self.backoff.reset();
-        if fetched.batches.is_empty() {
-            return Ok(None);
+        reading.failing_since = None;
+        let found = !fetched.batches.is_empty();
+        if found {
+            reading.position = fetched.next;
         }
-        reading.position = fetched.next;
-        Ok(Some(Event::Fetched(fetched)))
+        // Good answers of other partitions do not end what goes wrong with one.
+        let well = |reading: &Reading| reading.failing_since.is_none();
+        if self.readings.values().all(well) {
+            self.failing_since = None;
+            self.backoff.reset();
+        }
+        Ok(found.then_some(Event::Fetched(fetched)))
     }
 
     async fn gap(&mut self, partition: TopicPartition, wanted: Offset) -> Result<Event, Error> {
@@ -417,8 +429,15 @@ impl Consumer {
         if !error.is_retriable() {
             return Err(error);
         }
+        let since = *self.failing_since.get_or_insert_with(Instant::now);
+        self.failed_since(since, node, error)
+    }
+
+    fn failed_since(&mut self, since: Instant, node: NodeId, error: Error) -> Result<(), Error> {
+        if !error.is_retriable() {
+            return Err(error);
+        }
         let now = Instant::now();
-        let since = *self.failing_since.get_or_insert(now);
         let after = now.duration_since(since);
         if after > self.cluster.config().operation_timeout {
             return Err(Error::Deadline {
@@ -441,6 +460,7 @@ impl Reading {
             high_watermark: None,
             on_way: false,
             stopped: false,
+            failing_since: None,
         }
     }
 }

@@ -108,6 +108,8 @@ pub struct State {
     assignments: BTreeMap<String, Bytes>,
     /// What the next heartbeats answer.
     pub heartbeat_code: i16,
+    /// Partitions whose records cannot be read, and what a fetch of them says.
+    pub unreadable: BTreeMap<i32, i16>,
 }
 
 #[derive(Clone)]
@@ -275,6 +277,11 @@ impl FakeBroker {
             for asked in topic.partitions {
                 let mut data = PartitionData::default();
                 data.partition_index = asked.partition;
+                let code = state
+                    .unreadable
+                    .get(&asked.partition)
+                    .copied()
+                    .unwrap_or(code);
                 data.error_code = code;
                 if let Some(log) = state
                     .topics
