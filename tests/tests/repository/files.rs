@@ -4,7 +4,22 @@
 //! Not here: what the files do.
 //! Spec: CONTRIBUTING.md
 
-use crate::sources::{all, none};
+use crate::sources::{all, none, root, walk};
+
+// Proves: a slip of a shell (`touch tests/*.rs` where nothing matches makes a file of that name) does not stay: cargo takes such a
+// file for a test of its own and every build fails.
+#[test]
+fn names_of_files_are_plain() {
+    let mut violations = Vec::new();
+    walk(&root(), &mut |path| {
+        let relative = path.strip_prefix(root()).unwrap().to_str().unwrap();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._-=/".contains(c);
+        if !relative.chars().all(plain) {
+            violations.push(relative.to_owned());
+        }
+    });
+    none("names of letters, digits, `.`, `_`, `-`, `=`", &violations);
+}
 
 /// Production lines of one file; about 400 is the aim.
 const LINES_MAX: usize = 700;

@@ -12,8 +12,10 @@ pub(crate) struct Source {
     pub(crate) text: String,
 }
 
+/// Where the repository is now, not where the tests were built: one build cache may serve several clones.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    let package = std::env::var_os("CARGO_MANIFEST_DIR");
+    Path::new(&package.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into()))
         .parent()
         .unwrap()
         .to_owned()
@@ -40,7 +42,8 @@ pub(crate) fn all(extension: &str) -> Vec<Source> {
     found
 }
 
-fn walk(folder: &Path, visit: &mut impl FnMut(&Path)) {
+/// Calls `visit` with every file below `folder`.
+pub(crate) fn walk(folder: &Path, visit: &mut impl FnMut(&Path)) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();
