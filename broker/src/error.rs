@@ -233,6 +233,8 @@ error_codes! {
     UnacceptableCredential = 93, "UNACCEPTABLE_CREDENTIAL", false;
     /// No topic with this id.
     UnknownTopicId = 100, "UNKNOWN_TOPIC_ID", true;
+    /// No broker with this id is registered.
+    BrokerIdNotRegistered = 102, "BROKER_ID_NOT_REGISTERED", false;
     /// The topic id is not that of the fetch session.
     InconsistentTopicId = 103, "INCONSISTENT_TOPIC_ID", true;
     /// The cluster id is not ours.

@@ -33,6 +33,8 @@ pub enum MetadataOutcome {
     ProducerIds(ProducerIdBlock),
     /// Nothing changed.
     Refused(Refusal),
+    /// The broker is fenced, or lives, as was asked; it may have been so before.
+    BrokerFenceSet,
 }
 
 /// Why a metadata command changed nothing.
@@ -69,6 +71,9 @@ pub enum Refusal {
     /// A partition was placed in a placement group that does not exist: the proposer's image was old. Try again.
     #[error("placement group {0} does not exist")]
     UnknownGroup(PlacementGroupId),
+    /// No broker of this id is registered.
+    #[error("broker {0} is not registered")]
+    UnknownBroker(NodeId),
     /// A limit of the cluster is reached.
     #[error("the cluster may have at most {max} {what}")]
     Limit {
@@ -108,6 +113,7 @@ impl Refusal {
             Self::InvalidPartitions(_) => ErrorCode::InvalidPartitions,
             Self::InvalidConfig(_) => ErrorCode::InvalidConfig,
             Self::UnknownGroup(_) => ErrorCode::InvalidReplicaAssignment,
+            Self::UnknownBroker(_) => ErrorCode::BrokerIdNotRegistered,
             Self::Limit { .. } => ErrorCode::PolicyViolation,
             Self::InvalidField(_) => ErrorCode::InvalidRequest,
             Self::NoProducerIds | Self::Unreadable(_) => ErrorCode::UnknownServerError,
@@ -144,6 +150,8 @@ impl MetadataImage {
                     peer,
                     admin,
                     registered: self.stamp,
+                    // Until it is heard again it stays what it was.
+                    fenced: self.brokers.get(&node).and_then(|known| known.fenced),
                 },
             ),
             MetadataCommand::CreateTopic {
@@ -160,6 +168,7 @@ impl MetadataImage {
                 self.set_configs(id, mode, &changes)
             }
             MetadataCommand::AllocateProducerIds { node: _ } => self.allocate(),
+            MetadataCommand::SetBrokerFence { node, fenced } => self.set_fence(node, fenced),
         };
         outcome.unwrap_or_else(MetadataOutcome::Refused)
     }
@@ -214,6 +223,14 @@ impl MetadataImage {
         }
         self.brokers.insert(node, broker);
         Ok(MetadataOutcome::BrokerRegistered)
+    }
+
+    fn set_fence(&mut self, node: NodeId, fenced: bool) -> Result<MetadataOutcome, Refusal> {
+        let stamp = self.stamp;
+        let broker = self.brokers.get_mut(&node);
+        let broker = broker.ok_or(Refusal::UnknownBroker(node))?;
+        broker.fenced = fenced.then(|| broker.fenced.unwrap_or(stamp));
+        Ok(MetadataOutcome::BrokerFenceSet)
     }
 
     fn create_topic(

@@ -59,6 +59,13 @@ pub enum MetadataCommand {
         /// The broker that asks; for the log's reader.
         node: NodeId,
     },
+    /// A broker fell silent, said that it stops, or lives again. Only changes are proposed, never signs of life.
+    SetBrokerFence {
+        /// The broker.
+        node: NodeId,
+        /// Whether clients are kept away from it from now on.
+        fenced: bool,
+    },
 }
 
 /// What happens to configs that a [`MetadataCommand::SetTopicConfigs`] does not name.

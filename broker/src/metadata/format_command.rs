@@ -17,6 +17,7 @@ const CREATE_TOPIC: u8 = 3;
 const DELETE_TOPIC: u8 = 4;
 const SET_TOPIC_CONFIGS: u8 = 5;
 const ALLOCATE_PRODUCER_IDS: u8 = 6;
+const SET_BROKER_FENCE: u8 = 7;
 
 impl MetadataCommand {
     /// The command as a proposal, stamped by the leader.
@@ -79,6 +80,10 @@ impl MetadataCommand {
                     .for_each(|change| put_change(&mut to, change));
             }
             Self::AllocateProducerIds { node } => to.i32(node.get()),
+            Self::SetBrokerFence { node, fenced } => {
+                to.i32(node.get());
+                to.u8(u8::from(*fenced));
+            }
         }
         Command::new(to.finish(), Bytes::new())
     }
@@ -91,6 +96,7 @@ impl MetadataCommand {
             Self::DeleteTopic { .. } => DELETE_TOPIC,
             Self::SetTopicConfigs { .. } => SET_TOPIC_CONFIGS,
             Self::AllocateProducerIds { .. } => ALLOCATE_PRODUCER_IDS,
+            Self::SetBrokerFence { .. } => SET_BROKER_FENCE,
         }
     }
 }
@@ -128,6 +134,10 @@ pub fn decode_command(dir: &[u8]) -> Result<(MetadataCommand, TimestampMs), Form
         SET_TOPIC_CONFIGS => set_topic_configs(&mut from)?,
         ALLOCATE_PRODUCER_IDS => MetadataCommand::AllocateProducerIds {
             node: NodeId::new(from.i32("the broker")?),
+        },
+        SET_BROKER_FENCE => MetadataCommand::SetBrokerFence {
+            node: NodeId::new(from.i32("the broker")?),
+            fenced: from.flag("the fence")?,
         },
         _ => return Err(FormatError::Invalid("the kind")),
     };

@@ -17,6 +17,7 @@ const TOPIC_DELETED: u8 = 4;
 const CONFIGS_SET: u8 = 5;
 const PRODUCER_IDS: u8 = 6;
 const REFUSED: u8 = 7;
+const BROKER_FENCE_SET: u8 = 8;
 
 const NOT_BOOTSTRAPPED: u8 = 1;
 const TOPIC_EXISTS: u8 = 2;
@@ -67,6 +68,7 @@ impl MetadataOutcome {
                 to.u16(u16::from_le_bytes(refusal.code().code().to_le_bytes()));
                 to.text(&text);
             }
+            Self::BrokerFenceSet => to.u8(BROKER_FENCE_SET),
         }
     }
 
@@ -91,6 +93,7 @@ impl MetadataOutcome {
                 count: from.i64("the count")?,
             }),
             REFUSED => Self::Refused(refusal(from)?),
+            BROKER_FENCE_SET => Self::BrokerFenceSet,
             _ => return Err(FormatError::Invalid("the outcome")),
         })
     }
@@ -145,6 +148,7 @@ mod tests {
                 code: ErrorCode::PolicyViolation,
                 text: "too many".to_owned(),
             }),
+            MetadataOutcome::BrokerFenceSet,
         ]
     }
 

@@ -13,7 +13,9 @@ use tidelog_model::{
 };
 
 const MAGIC: [u8; 8] = *b"TLMETA\0\0";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+/// The last version without fences: all brokers lived.
+const VERSION_WITHOUT_FENCES: u16 = 1;
 
 impl MetadataImage {
     /// The whole state. Equal states have equal bytes.
@@ -49,6 +51,10 @@ impl MetadataImage {
                 put_address(&mut to, address.as_ref());
             }
             to.i64(broker.registered.get());
+            to.u8(u8::from(broker.fenced.is_some()));
+            if let Some(since) = broker.fenced {
+                to.i64(since.get());
+            }
         }
         to.count(self.topics.len());
         for (id, topic) in &self.topics {
@@ -70,7 +76,7 @@ impl MetadataImage {
     /// # Errors
     /// What is wrong with the bytes; nothing of them is used.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let (_, mut from) = open(bytes, MAGIC, VERSION, "metadata snapshot")?;
+        let (version, mut from) = open(bytes, MAGIC, VERSION, "metadata snapshot")?;
         let mut image = Self {
             last: LogId {
                 term: Term::new(from.u64("the last term")?),
@@ -99,7 +105,7 @@ impl MetadataImage {
         take_slots(&mut from, &mut image)?;
         for _ in 0..from.count(4 + 4 + 3 + 8, "the brokers")? {
             let node = NodeId::new(from.i32("a broker")?);
-            let broker = take_broker(&mut from)?;
+            let broker = take_broker(&mut from, version)?;
             insert_ascending(&mut image.brokers, node, broker, "the brokers")?;
         }
         for _ in 0..from.count(16 + 4 + 8 + 4 + 4, "the topics")? {
@@ -125,13 +131,18 @@ fn take_slots(from: &mut Reader<'_>, image: &mut MetadataImage) -> Result<(), Fo
     Ok(())
 }
 
-fn take_broker(from: &mut Reader<'_>) -> Result<Broker, FormatError> {
+fn take_broker(from: &mut Reader<'_>, version: u16) -> Result<Broker, FormatError> {
     Ok(Broker {
         zone: from.text("the zone")?,
         kafka: take_address(from)?,
         peer: take_address(from)?,
         admin: take_address(from)?,
         registered: TimestampMs::new(from.i64("the registration")?),
+        fenced: if version > VERSION_WITHOUT_FENCES && from.flag("the fence")? {
+            Some(TimestampMs::new(from.i64("the fence's stamp")?))
+        } else {
+            None
+        },
     })
 }
 

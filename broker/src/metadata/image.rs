@@ -35,6 +35,8 @@ pub struct Broker {
     pub admin: Option<Address>,
     /// Stamp of the registration that brought these values.
     pub registered: TimestampMs,
+    /// Since when clients are kept away from it, because it was silent or said that it stops; `None`: it lives.
+    pub fenced: Option<TimestampMs>,
 }
 
 /// A topic.
@@ -102,6 +104,13 @@ impl MetadataImage {
     #[must_use]
     pub const fn brokers(&self) -> &BTreeMap<NodeId, Broker> {
         &self.brokers
+    }
+
+    /// Whether `node` is registered and was heard lately.
+    #[must_use]
+    pub fn is_live(&self, node: NodeId) -> bool {
+        let broker = self.brokers.get(&node);
+        broker.is_some_and(|broker| broker.fenced.is_none())
     }
 
     /// All topics, by id.

@@ -65,6 +65,13 @@ fn register(node: i32) -> MetadataCommand {
     }
 }
 
+fn fence(node: i32, fenced: bool) -> MetadataCommand {
+    MetadataCommand::SetBrokerFence {
+        node: NodeId::new(node),
+        fenced,
+    }
+}
+
 fn set(number: u128, name: &str, value: &str) -> MetadataCommand {
     MetadataCommand::SetTopicConfigs {
         id: topic_id(number),
@@ -340,6 +347,30 @@ fn brokers_register() {
     assert!(matches!(rig.refused(&bad), Refusal::InvalidField(_)));
 }
 
+/// Proves that a fence begins with its first command, ends with the opposite one, outlives a registration, and that nobody
+/// unknown gets one.
+#[test]
+fn brokers_are_fenced_and_live_again() {
+    let mut rig = Rig::new();
+    let node = NodeId::new(1);
+    assert_eq!(
+        rig.refused(&fence(1, true)),
+        Refusal::UnknownBroker(NodeId::new(1))
+    );
+    rig.run(&register(1));
+    assert!(rig.machine.image().is_live(node));
+    let since = TimestampMs::new(1_000 + i64::try_from(rig.next).unwrap());
+    assert_eq!(rig.run(&fence(1, true)), MetadataOutcome::BrokerFenceSet);
+    rig.run(&fence(1, true));
+    rig.run(&register(1));
+    let (last, image) = rig.machine.snapshot().unwrap();
+    rig.machine.restore(last, &image).unwrap();
+    assert_eq!(rig.machine.image().brokers()[&node].fenced, Some(since));
+    assert!(!rig.machine.image().is_live(node) && !rig.machine.image().is_live(NodeId::new(2)));
+    assert_eq!(rig.run(&fence(1, false)), MetadataOutcome::BrokerFenceSet);
+    assert!(rig.machine.image().is_live(node));
+}
+
 /// Proves that no producer id is handed out twice, also across a snapshot, and that the end is an error, not a wrap.
 #[test]
 fn producer_ids_never_repeat() {
@@ -421,6 +452,7 @@ fn samples() -> Vec<MetadataCommand> {
         MetadataCommand::AllocateProducerIds {
             node: NodeId::new(1),
         },
+        fence(1, true),
     ]
 }
 
@@ -481,7 +513,7 @@ fn golden(name: &str, bytes: &[u8]) {
     );
 }
 
-/// Proves that version 1 of both formats stays as released.
+/// Proves that the formats stay as released, and that an image of version 1, which knew no fences, is read.
 #[test]
 fn formats_are_golden() {
     let mut commands = Vec::new();
@@ -492,10 +524,17 @@ fn formats_are_golden() {
     }
     golden("metadata-commands-v1.bin", &commands);
     let (last, image) = sample_machine().snapshot().unwrap();
-    golden("metadata-snapshot-v1.bin", &image);
+    golden("metadata-snapshot-v2.bin", &image);
     let mut restored = MetadataMachine::new();
     restored.restore(last, &image).unwrap();
     assert_eq!(restored.image(), sample_machine().image());
+    let first = MetadataImage::decode(include_bytes!("../testdata/metadata-snapshot-v1.bin"));
+    let mut expected = MetadataMachine::new();
+    for (index, command) in (0..8u64).zip(samples()) {
+        let stamp = TimestampMs::new(1_700_000_000_000);
+        expected.apply(id(index), &command.encode(stamp));
+    }
+    assert_eq!(&first.unwrap(), expected.image());
 }
 
 /// Proves that a damaged snapshot, or one of another log id, is refused and that an empty machine has none.
@@ -537,6 +576,7 @@ fn any_command() -> impl Strategy<Value = MetadataCommand> {
         Just(MetadataCommand::AllocateProducerIds {
             node: NodeId::new(1)
         }),
+        (0i32..3, proptest::bool::ANY).prop_map(|(node, fenced)| fence(node, fenced)),
     ]
 }
 
