@@ -128,6 +128,14 @@ impl Offset {
     }
 }
 
+impl LeaderEpoch {
+    /// The epoch that clients see while a leader of this term leads.
+    #[must_use]
+    pub fn of_term(term: Term) -> Self {
+        Self(i32::try_from(term.0).unwrap_or(i32::MAX))
+    }
+}
+
 impl LogIndex {
     /// The index after this one.
     #[must_use]

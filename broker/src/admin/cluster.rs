@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::AdminState;
 use crate::metadata::Address;
-use tidelog_model::NodeId;
+use tidelog_model::{NodeId, TimestampMs};
 
 #[derive(Serialize)]
 pub(super) struct Cluster {
@@ -26,6 +26,9 @@ struct Broker {
     zone: String,
     kafka: String,
     admin: String,
+    /// Clients are kept away from it: it is silent, or it stops.
+    fenced: bool,
+    fenced_since_ms: Option<i64>,
 }
 
 #[derive(Serialize)]
@@ -54,16 +57,21 @@ fn brokers(state: &AdminState) -> Vec<Broker> {
                     zone: broker.zone.clone(),
                     kafka: text(&broker.kafka),
                     admin: text(&broker.admin),
+                    fenced: broker.fenced.is_some(),
+                    fenced_since_ms: broker.fenced.map(TimestampMs::get),
                 };
                 (id.get(), shown)
             })
             .collect()
     });
+    let known = brokers.get(&this.get());
     let own = Broker {
         id: this.get(),
         zone: identity.zone.clone(),
         kafka: identity.kafka.clone(),
         admin: identity.admin.clone(),
+        fenced: known.is_some_and(|known| known.fenced),
+        fenced_since_ms: known.and_then(|known| known.fenced_since_ms),
     };
     brokers.insert(this.get(), own);
     brokers.into_values().collect()

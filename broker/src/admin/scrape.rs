@@ -125,6 +125,10 @@ fn reading(state: &AdminState) -> Reading {
                 .insert(name.to_owned(), crate::observe::TopicReading::default());
             reading.partitions += topic.partitions.len() as u64;
         }
+        let brokers = image.brokers();
+        reading.brokers = brokers.len() as u64;
+        let fenced = brokers.values().filter(|broker| broker.fenced.is_some());
+        reading.brokers_fenced = fenced.count() as u64;
     });
     for group in state.router.data_groups() {
         let mut of_group = GroupReading {

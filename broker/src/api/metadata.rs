@@ -18,7 +18,7 @@ use crate::wire::messages::{
     DescribeClusterRequest, DescribeClusterResponse, MetadataRequest, MetadataResponse, StrBytes,
     WireUuid, describe_cluster_response, topic_id, wire_topic_id,
 };
-use tidelog_model::{NodeId, PlacementGroupId, TopicId};
+use tidelog_model::{LeaderEpoch, NodeId, PlacementGroupId, TopicId};
 
 /// "Not asked for", as Kafka encodes a set of operations.
 const OPERATIONS_NOT_ASKED: i32 = i32::MIN;
@@ -52,13 +52,21 @@ pub(super) fn shown(broker: &Broker, connection: &Connection, id: NodeId) -> Opt
     })
 }
 
-/// All brokers of the cluster, this one in any case.
-fn all_brokers(broker: &Broker, connection: &Connection) -> Vec<Shown> {
-    let this = broker.router.node();
-    let mut ids: BTreeSet<NodeId> = broker
-        .router
-        .image(|image| image.brokers().keys().copied().collect());
-    ids.insert(this);
+/// The brokers that clients may go to: those that live, this one, and whoever leads as far as this one knows. Who leads was heard by a
+/// majority lately, whatever the fences say, and a leader that is not in the list is none to clients.
+fn live_brokers(broker: &Broker, connection: &Connection) -> Vec<Shown> {
+    let router = &broker.router;
+    let mut ids: BTreeSet<NodeId> = router.image(|image| {
+        let live = image.brokers().keys().filter(|id| image.is_live(**id));
+        live.copied().collect()
+    });
+    ids.insert(router.node());
+    ids.extend(router.controller());
+    ids.extend(
+        router
+            .data_groups()
+            .filter_map(|group| leader_of(broker, group).0),
+    );
     ids.into_iter()
         .filter_map(|id| shown(broker, connection, id))
         .collect()
@@ -81,7 +89,7 @@ pub(super) async fn metadata(
     version: i16,
 ) -> MetadataResponse {
     let mut answer = MetadataResponse::default();
-    let brokers = all_brokers(broker, connection);
+    let brokers = live_brokers(broker, connection);
     answer.cluster_id = Some(StrBytes::from(broker.config.cluster.get().to_string()));
     answer.controller_id = controller(broker, &brokers);
     for shown in brokers {
@@ -196,30 +204,37 @@ fn describe_partition(
 ) -> MetadataResponsePartition {
     let mut answer = MetadataResponsePartition::default();
     answer.partition_index = index;
-    let replicas: Vec<i32> = broker.router.image(|image| {
-        image
-            .groups()
-            .get(&group)
-            .map(|nodes| nodes.iter().map(|node| node.get()).collect())
-            .unwrap_or_default()
-    });
-    let leader = broker.router.data_group(group).and_then(|group| {
-        let leader = group.group().leadership().borrow().leader?;
-        // A leader that lost touch with the others must not send clients to itself.
-        let serves = leader != broker.router.node() || group.group().can_serve_reads();
-        serves.then_some(leader)
-    });
+    let known = broker.router.data_group(group);
+    // Both of one moment: an epoch belongs to its leader.
+    let (leader, epoch) = known.map_or((None, -1), |group| leader_of(broker, group));
     answer.leader_id = leader.map_or(-1, NodeId::get);
-    answer.leader_epoch = broker
-        .router
-        .data_group(group)
-        .map_or(-1, |group| DataGroup::epoch(group).get());
-    if answer.leader_id < 0 {
+    answer.leader_epoch = epoch;
+    if leader.is_none() {
         answer.error_code = ErrorCode::LeaderNotAvailable.code();
     }
-    answer.isr_nodes.clone_from(&replicas);
-    answer.replica_nodes = replicas;
+    broker.router.image(|image| {
+        for node in image.groups().get(&group).into_iter().flatten() {
+            answer.replica_nodes.push(node.get());
+            let lives = image.is_live(*node) || leader == Some(*node);
+            let list = if lives {
+                &mut answer.isr_nodes
+            } else {
+                &mut answer.offline_replicas
+            };
+            list.push(node.get());
+        }
+    });
     answer
+}
+
+/// Who leads the group, and its leader epoch, as far as clients should know: a leader that lost touch with the others does not send
+/// them to itself.
+fn leader_of(broker: &Broker, group: &DataGroup) -> (Option<NodeId>, i32) {
+    let known = *group.group().leadership().borrow();
+    let this = broker.router.node();
+    let serves = |leader: &NodeId| *leader != this || group.group().can_serve_reads();
+    let epoch = LeaderEpoch::of_term(known.term);
+    (known.leader.filter(serves), epoch.get())
 }
 
 /// Answers DescribeCluster.
@@ -232,7 +247,7 @@ pub(super) fn describe_cluster(
     answer.endpoint_type = request.endpoint_type;
     answer.cluster_id = StrBytes::from(broker.config.cluster.get().to_string());
     answer.cluster_authorized_operations = OPERATIONS_NOT_ASKED;
-    let brokers = all_brokers(broker, connection);
+    let brokers = live_brokers(broker, connection);
     answer.controller_id = controller(broker, &brokers);
     for shown in brokers {
         let mut one = describe_cluster_response::DescribeClusterBroker::default();

@@ -131,6 +131,12 @@ pub const KEYS: &[Key] = &[
         "Placement groups that carry partitions. Fixed when the cluster is made. 0: twice the number of brokers.",
     ),
     key(
+        "cluster.session-ms",
+        Kind::Number,
+        "6000",
+        "Clients are kept away from a broker that the others have not heard for this long (1000 to 600000). It tells them four times as often.",
+    ),
+    key(
         "store.url",
         Kind::Text,
         "",

@@ -95,6 +95,12 @@ impl Config {
                 self.cluster.data_groups
             ));
         }
+        if !(1000..=600_000).contains(&self.cluster.session_ms) {
+            return wrong(format!(
+                "cluster.session-ms = {}: between 1000 and 600000",
+                self.cluster.session_ms
+            ));
+        }
         if self.kafka.max_connections == 0 {
             return wrong("kafka.max-connections = 0: at least 1, or no client could connect");
         }
@@ -267,6 +273,7 @@ mod tests {
         assert!(text("[node]\nid = \"x\"\n", &[]).contains("wrong type"));
         assert!(text("", &["node.id=0"]).contains("at least 1"));
         assert!(text("", &["kafka.max-connections=0"]).contains("kafka.max-connections"));
+        assert!(text("", &["cluster.session-ms=999"]).contains("between 1000"));
         assert!(text("", &["node.id"]).contains("expected key=value"));
         assert!(text("", &["store.path-style=yes"]).contains("true or false"));
         assert!(text("not toml", &[]).contains("t.toml"));

@@ -102,6 +102,8 @@ pub struct Cluster {
     pub seeds: Vec<String>,
     /// Number of placement groups that carry partitions. 0 is resolved when the configuration is loaded.
     pub data_groups: u32,
+    /// A broker that is silent for so long is fenced.
+    pub session_ms: u64,
 }
 
 /// The object store.

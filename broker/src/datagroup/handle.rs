@@ -74,7 +74,7 @@ impl DataGroup {
     /// The leader epoch that clients see: the group's term.
     #[must_use]
     pub fn epoch(&self) -> LeaderEpoch {
-        LeaderEpoch::new(i32::try_from(self.group.term().get()).unwrap_or(i32::MAX))
+        LeaderEpoch::of_term(self.group.term())
     }
 
     /// The largest record batch that an entry of this group takes.

@@ -23,7 +23,7 @@ pub struct Address {
 }
 
 /// A registered broker.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Broker {
     /// Its zone.
     pub zone: String,

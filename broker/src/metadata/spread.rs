@@ -6,12 +6,16 @@ use tidelog_model::PlacementGroupId;
 
 /// A placement group for each of `partitions` new partitions: always the group with the fewest, the lowest id on a
 /// tie. Afterwards the loads differ by at most what they differed before, and by at most one once that is filled up.
+/// Groups without a majority of live replicas are left out, unless all are: nobody would take the first append.
 /// Empty when the cluster has no data groups.
 #[must_use]
 pub fn choose_groups(image: &MetadataImage, partitions: usize) -> Vec<PlacementGroupId> {
-    let mut loads: BTreeSet<(usize, PlacementGroupId)> = image
-        .group_loads()
+    let all = image.group_loads();
+    let serves = |group: &PlacementGroupId| has_majority(image, *group);
+    let any_serves = all.keys().any(serves);
+    let mut loads: BTreeSet<(usize, PlacementGroupId)> = all
         .into_iter()
+        .filter(|(group, _)| !any_serves || serves(group))
         .map(|(group, load)| (load, group))
         .collect();
     let mut chosen = Vec::new();
@@ -25,13 +29,20 @@ pub fn choose_groups(image: &MetadataImage, partitions: usize) -> Vec<PlacementG
     chosen
 }
 
+/// Whether more than half of the group's replicas live.
+fn has_majority(image: &MetadataImage, group: PlacementGroupId) -> bool {
+    let replicas = image.groups().get(&group).map_or(&[][..], Vec::as_slice);
+    let live = replicas.iter().filter(|node| image.is_live(**node)).count();
+    2 * live > replicas.len()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
-    use crate::metadata::image::Topic;
+    use crate::metadata::image::{Broker, Topic};
     use proptest::prelude::*;
-    use tidelog_model::{TimestampMs, TopicId};
+    use tidelog_model::{NodeId, TimestampMs, TopicId};
     use uuid::Uuid;
 
     fn image(groups: u32) -> MetadataImage {
@@ -56,6 +67,34 @@ mod tests {
     #[test]
     fn no_groups_no_choice() {
         assert!(choose_groups(&image(0), 3).is_empty());
+    }
+
+    /// Proves that partitions go where a majority of the replicas lives, and anywhere while that is nowhere.
+    #[test]
+    fn groups_that_cannot_serve_are_left_out() {
+        let (nodes, fenced) = ([1, 2, 3, 4, 5].map(NodeId::new), Some(TimestampMs::new(1)));
+        let mut image = image(2);
+        image
+            .groups
+            .insert(PlacementGroupId::new(1), nodes[..3].to_vec());
+        image
+            .groups
+            .insert(PlacementGroupId::new(2), nodes[2..].to_vec());
+        for node in nodes {
+            image.brokers.insert(node, Broker::default());
+        }
+        let chosen = |image: &MetadataImage| choose_groups(image, 2);
+        let (one, two) = (PlacementGroupId::new(1), PlacementGroupId::new(2));
+        assert_eq!(chosen(&image), [one, two]);
+        let mut fence = |node: usize| {
+            let broker = image.brokers.get_mut(&nodes[node]).unwrap();
+            broker.fenced = fenced;
+            choose_groups(&image, 2)
+        };
+        assert_eq!(fence(0), [one, two], "two of three");
+        assert_eq!(fence(1), [two, two]);
+        fence(3);
+        assert_eq!(fence(4), [one, two]);
     }
 
     proptest! {

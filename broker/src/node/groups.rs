@@ -22,7 +22,8 @@ use crate::offload::{Offload, OffloadConfig, keep_metadata};
 use crate::peer::Registered;
 use crate::placement::{Group, GroupConfig, Member, NoPeers, ProposeError, StateMachine};
 use crate::router::{
-    CommitBounds, GroupLogOf, MetadataClient, MetadataLink, MetadataService, Router,
+    BrokerSessions, CommitBounds, GroupLogOf, Heartbeats, MetadataClient, MetadataLink,
+    MetadataService, Router,
 };
 use parking_lot::Mutex;
 use tidelog_env::Tasks;
@@ -40,6 +41,7 @@ const SAY_PAUSE: Duration = Duration::from_secs(10);
 /// The groups of a node and what drives them.
 pub(super) struct NodeGroups {
     pub(super) metadata: Group<MetadataMachine>,
+    client: MetadataClient,
     pub(super) data: BTreeMap<PlacementGroupId, DataGroup>,
     pub(super) offloads: Arc<BTreeMap<PlacementGroupId, Offload>>,
     pub(super) router: Router,
@@ -53,6 +55,12 @@ impl NodeGroups {
         let data = self.data.values().map(|group| hand_over(group.group()));
         futures::future::join_all(data).await;
         hand_over(&self.metadata).await;
+    }
+
+    /// Tells the others from now on that this broker serves. `None` in a cluster of one, where nobody asks.
+    pub(super) fn start_heartbeats(&self, tasks: &Tasks) -> Option<Heartbeats> {
+        let others = self.client.link.is_some();
+        others.then(|| Heartbeats::start(self.client.clone(), tasks))
     }
 
     /// Stops every group; the metadata group last. Peers reach none of them before.
@@ -173,9 +181,11 @@ impl Starter<'_> {
 
     /// The metadata group as this broker uses it, and for others that send their changes here.
     fn metadata_client(&self, group: &Group<MetadataMachine>) -> MetadataClient {
+        let session = Duration::from_millis(self.config.cluster.session_ms);
+        let sessions = BrokerSessions::new(session);
         let link = self.peers.map(|peers| {
             let clock = Arc::clone(&self.world.clock);
-            let service = MetadataService::new(group.clone(), clock);
+            let service = MetadataService::new(group.clone(), sessions.clone(), clock);
             peers.services.register(SERVICE_METADATA, Arc::new(service));
             Arc::new(MetadataLink {
                 transport: peers.transport.clone(),
@@ -186,6 +196,7 @@ impl Starter<'_> {
         MetadataClient {
             node: self.identity.node,
             group: group.clone(),
+            sessions,
             link,
             clock: Arc::clone(&self.world.clock),
             random: Arc::clone(&self.world.random),
@@ -359,8 +370,11 @@ pub(super) async fn start(
         .await?;
     let client = starter.metadata_client(&metadata);
     let ids = starter.bootstrap(&client).await?;
+    if peers.is_some() {
+        client.watch_brokers(tasks);
+    }
     let (data, offloads) = starter.data_groups(&ids, store).await?;
-    let router = Router::new(client, data.clone());
+    let router = Router::new(client.clone(), data.clone());
     if peers.is_none() {
         router
             .reconcile()
@@ -378,6 +392,7 @@ pub(super) async fn start(
     let coordinators = Arc::new(coordinators.collect());
     Ok(NodeGroups {
         metadata,
+        client,
         data,
         offloads: Arc::new(offloads),
         router,

@@ -90,6 +90,7 @@ impl Node {
                 addresses,
                 fatal,
                 parts: stop::Parts {
+                    heartbeats: groups.start_heartbeats(&tasks),
                     tasks,
                     groups,
                     listeners,

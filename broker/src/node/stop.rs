@@ -3,6 +3,7 @@
 use super::groups::NodeGroups;
 use super::listeners::Listeners;
 use super::peers::Peers;
+use crate::router::Heartbeats;
 use tidelog_env::Tasks;
 
 /// Everything that has to stop.
@@ -11,6 +12,7 @@ pub(super) struct Parts {
     pub(super) groups: NodeGroups,
     pub(super) listeners: Listeners,
     pub(super) peers: Option<Peers>,
+    pub(super) heartbeats: Option<Heartbeats>,
 }
 
 impl Parts {
@@ -18,6 +20,9 @@ impl Parts {
         // Clients find another leader while this broker still answers; nobody waits for an election.
         if self.peers.is_some() {
             self.groups.hand_over().await;
+        }
+        if let Some(heartbeats) = self.heartbeats {
+            heartbeats.leave().await;
         }
         // No new requests; those that run get their answers.
         self.listeners.stop().await;

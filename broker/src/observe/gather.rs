@@ -68,6 +68,10 @@ pub struct Reading {
     pub topics: BTreeMap<String, TopicReading>,
     /// Partitions of the cluster.
     pub partitions: u64,
+    /// Registered brokers.
+    pub brokers: u64,
+    /// Those that clients are kept away from.
+    pub brokers_fenced: u64,
     /// Panics of background tasks.
     pub task_panics: u64,
     /// Whether the object store answers.
@@ -99,6 +103,8 @@ impl Metrics {
             .topics
             .set(i64::try_from(reading.topics.len()).unwrap_or(i64::MAX));
         gauges.partitions.set(signed(reading.partitions));
+        gauges.brokers.set(signed(reading.brokers));
+        gauges.brokers_fenced.set(signed(reading.brokers_fenced));
         gauges.task_panics.set(signed(reading.task_panics));
         gauges.store_up.set(i64::from(reading.store_up));
         gauges.uptime_seconds.set(signed(reading.uptime_seconds));

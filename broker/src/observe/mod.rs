@@ -75,6 +75,8 @@ pub struct Metrics {
 struct Gauges {
     topics: Gauge,
     partitions: Gauge,
+    brokers: Gauge,
+    brokers_fenced: Gauge,
     leader: Family<GroupLabel, Gauge>,
     last_applied: Family<GroupLabel, Gauge>,
     local_bytes: Family<GroupLabel, Gauge>,
@@ -155,6 +157,8 @@ impl Gauges {
         let gauges = Self {
             topics: Gauge::default(),
             partitions: Gauge::default(),
+            brokers: Gauge::default(),
+            brokers_fenced: Gauge::default(),
             leader: Family::default(),
             last_applied: Family::default(),
             local_bytes: Family::default(),
@@ -179,6 +183,12 @@ impl Gauges {
         let g = self;
         registry.register("cluster_topics", "Topics", g.topics.clone());
         registry.register("cluster_partitions", "Partitions", g.partitions.clone());
+        registry.register("cluster_brokers", "Registered brokers", g.brokers.clone());
+        registry.register(
+            "cluster_brokers_fenced",
+            "Brokers that clients are kept away from: silent, or stopping",
+            g.brokers_fenced.clone(),
+        );
         registry.register(
             "group_leader",
             "1 where this broker leads the placement group",

@@ -182,7 +182,7 @@ impl PartitionState {
         } else {
             TimestampMs::new(-1)
         };
-        let epoch = epoch_of(id);
+        let epoch = LeaderEpoch::of_term(id.term);
         if self.epochs.last().is_none_or(|last| last.epoch < epoch) {
             self.epochs.push(EpochStart {
                 epoch,
@@ -336,10 +336,4 @@ impl PartitionState {
             self.hot.start().unwrap_or(self.next_offset) <= self.tiered_until.max(self.log_start);
         ordered && covered
     }
-}
-
-/// The leader epoch that clients see for entries of `id`'s term.
-#[must_use]
-pub fn epoch_of(id: LogId) -> LeaderEpoch {
-    LeaderEpoch::new(i32::try_from(id.term.get()).unwrap_or(i32::MAX))
 }

@@ -4,6 +4,7 @@
 //! Not here: the answering side (`metadata_service.rs`), what commands mean (`metadata`).
 //! Spec: docs/protocols/metadata-forwarding.md
 
+use super::heartbeats::BrokerSessions;
 use super::metadata_service::{Answer, Request};
 use crate::metadata::{MetadataCommand, MetadataMachine, MetadataOutcome};
 use crate::peer::{CallError, PeerTarget, PeerTransport};
@@ -38,6 +39,8 @@ pub struct MetadataClient {
     pub node: NodeId,
     /// Its replica of the metadata group.
     pub group: Group<MetadataMachine>,
+    /// When brokers were heard, while this one leads the group.
+    pub sessions: BrokerSessions,
     /// The others; `None` in a cluster of one.
     pub link: Option<Arc<MetadataLink>>,
     /// For stamps.
@@ -88,6 +91,23 @@ impl MetadataClient {
             };
             self.pause_or(error, deadline).await?;
         }
+    }
+
+    /// Tells the leader of the metadata group that this broker lives, or that it stops. Not tried again here.
+    pub(super) async fn heartbeat(
+        &self,
+        leaving: bool,
+        within: Duration,
+    ) -> Result<LogId, ProposeError> {
+        let Some(target) = self.leader() else {
+            let stamp = TimestampMs::new(self.clock.now_ms());
+            let heard = self.sessions.hear(&self.group, self.node, leaving, stamp);
+            return heard.await;
+        };
+        let deadline = Instant::now() + within;
+        let request = Request::Heartbeat { leaving };
+        let (id, _) = self.call(target, &request, deadline).await?;
+        Ok(id)
     }
 
     async fn pause_or(&self, error: ProposeError, deadline: Instant) -> Result<(), ProposeError> {

@@ -4,6 +4,7 @@
 //! Not here: the asking side (`metadata_client.rs`), bytes of commands and outcomes (`metadata`).
 //! Spec: docs/protocols/metadata-forwarding.md
 
+use super::heartbeats::BrokerSessions;
 use crate::format::{FormatError, Reader, Writer};
 use crate::metadata::{MetadataMachine, MetadataOutcome, decode_command};
 use crate::peer::{CallService, Caller};
@@ -19,6 +20,7 @@ const VERSION: u8 = 1;
 
 const PROPOSE: u8 = 1;
 const BARRIER: u8 = 2;
+const HEARTBEAT: u8 = 3;
 
 const DONE: u8 = 0;
 const NOT_LEADER: u8 = 1;
@@ -32,6 +34,11 @@ pub(super) enum Request {
     Propose(Bytes),
     /// Say up to where an image must be applied to be current.
     Barrier,
+    /// The caller lives.
+    Heartbeat {
+        /// It is about to stop.
+        leaving: bool,
+    },
 }
 
 /// What the leader says.
@@ -57,6 +64,10 @@ impl Request {
                 to.raw(command);
             }
             Self::Barrier => to.u8(BARRIER),
+            Self::Heartbeat { leaving } => {
+                to.u8(HEARTBEAT);
+                to.u8(u8::from(*leaving));
+            }
         }
         to.finish()
     }
@@ -67,6 +78,10 @@ impl Request {
         match from.u8("the kind")? {
             PROPOSE => Ok(Self::Propose(bytes.slice(2..))),
             BARRIER => from.finish().map(|()| Self::Barrier),
+            HEARTBEAT => {
+                let leaving = from.flag("whether the caller stops")?;
+                from.finish().map(|()| Self::Heartbeat { leaving })
+            }
             _ => Err(FormatError::Invalid("the kind")),
         }
     }
@@ -147,18 +162,33 @@ impl From<ProposeError> for Answer {
 /// Proposes what other brokers send, on the broker that leads the metadata group.
 pub struct MetadataService {
     group: Group<MetadataMachine>,
+    sessions: BrokerSessions,
     clock: Arc<dyn Clock>,
 }
 
 impl MetadataService {
     /// A service over this broker's replica.
     #[must_use]
-    pub fn new(group: Group<MetadataMachine>, clock: Arc<dyn Clock>) -> Self {
-        Self { group, clock }
+    pub fn new(
+        group: Group<MetadataMachine>,
+        sessions: BrokerSessions,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            group,
+            sessions,
+            clock,
+        }
     }
 }
 
-async fn answer(group: Group<MetadataMachine>, stamp: TimestampMs, request: Bytes) -> Answer {
+async fn answer(
+    group: Group<MetadataMachine>,
+    sessions: BrokerSessions,
+    stamp: TimestampMs,
+    caller: NodeId,
+    request: Bytes,
+) -> Answer {
     match Request::decode(&request) {
         Ok(Request::Propose(command)) => match decode_command(&command) {
             // The leader's stamp, whatever the caller's clock says (D7).
@@ -175,15 +205,25 @@ async fn answer(group: Group<MetadataMachine>, stamp: TimestampMs, request: Byte
             }
             Err(error) => error.into(),
         },
+        Ok(Request::Heartbeat { leaving }) => {
+            match sessions.hear(&group, caller, leaving, stamp).await {
+                Ok(id) => Answer::Done(id, None),
+                Err(error) => error.into(),
+            }
+        }
         Err(error) => Answer::DidNotHappen(format!("the request cannot be read: {error}")),
     }
 }
 
 impl CallService for MetadataService {
-    fn call(&self, _: Caller, request: Bytes) -> BoxFuture<'static, Bytes> {
+    fn call(&self, caller: Caller, request: Bytes) -> BoxFuture<'static, Bytes> {
         let stamp = TimestampMs::new(self.clock.now_ms());
-        let group = self.group.clone();
-        async move { answer(group, stamp, request).await.encode() }.boxed()
+        let (group, sessions) = (self.group.clone(), self.sessions.clone());
+        async move {
+            let answered = answer(group, sessions, stamp, caller.broker, request).await;
+            answered.encode()
+        }
+        .boxed()
     }
 }
 
@@ -235,11 +275,15 @@ mod tests {
         }
         let propose = Request::Propose(Bytes::from_static(b"xy"));
         assert_eq!(&propose.encode()[..], b"\x01\x01xy");
-        for request in [propose, Request::Barrier] {
+        let heartbeat = Request::Heartbeat { leaving: true };
+        assert_eq!(&heartbeat.encode()[..], b"\x01\x03\x01");
+        for request in [propose, Request::Barrier, heartbeat] {
             assert_eq!(Request::decode(&request.encode()).unwrap(), request);
         }
         assert!(Request::decode(&Bytes::from_static(&[2, 1])).is_err());
         assert!(Request::decode(&Bytes::from_static(&[1, 2, 0])).is_err());
+        assert!(Request::decode(&Bytes::from_static(&[1, 3])).is_err());
+        assert!(Request::decode(&Bytes::from_static(&[1, 3, 2])).is_err());
     }
 
     /// Proves that what may have happened is never answered as if it had not.

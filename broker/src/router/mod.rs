@@ -5,10 +5,12 @@
 //! Not here: Kafka's request types (`api`), what groups do (`datagroup`, `metadata`), uploads (`offload`).
 
 mod groups;
+mod heartbeats;
 mod metadata_client;
 mod metadata_service;
 mod producer_ids;
 mod reconcile;
+mod sessions;
 mod topics;
 
 use std::collections::BTreeMap;
@@ -20,6 +22,7 @@ use crate::placement::{Group, ProposeError};
 use tidelog_model::{NodeId, PartitionId, PartitionIndex, PlacementGroupId, TopicId};
 
 pub use groups::{CommitBounds, GroupLogOf};
+pub use heartbeats::{BrokerSessions, Heartbeats};
 pub use metadata_client::{MetadataClient, MetadataLink};
 pub use metadata_service::MetadataService;
 pub use topics::{NewTopic, TopicError};

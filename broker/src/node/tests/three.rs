@@ -10,13 +10,15 @@ use tidelog_env::{SystemClock, SystemRandom};
 use tidelog_model::PartitionIndex;
 
 /// An election and everything around it, on a machine that does other things too.
-const SETTLE: Duration = Duration::from_secs(60);
+pub(super) const SETTLE: Duration = Duration::from_secs(60);
 
-struct Three {
-    dir: tempfile::TempDir,
+pub(super) struct Three {
+    pub(super) dir: tempfile::TempDir,
     /// Peer, Kafka and admin port of each broker.
-    ports: BTreeMap<i32, [u16; 3]>,
-    nodes: BTreeMap<i32, Node>,
+    pub(super) ports: BTreeMap<i32, [u16; 3]>,
+    pub(super) nodes: BTreeMap<i32, Node>,
+    /// Settings besides the rig's own; the later one of a key counts.
+    pub(super) set: Vec<String>,
 }
 
 /// Ports that are free now.
@@ -32,15 +34,16 @@ fn free_ports() -> [u16; 3] {
 }
 
 impl Three {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             dir: tempfile::tempdir().unwrap(),
             ports: (1..=3).map(|id| (id, free_ports())).collect(),
             nodes: BTreeMap::new(),
+            set: Vec::new(),
         }
     }
 
-    fn config(&self, id: i32) -> Config {
+    pub(super) fn config(&self, id: i32) -> Config {
         let [peer, kafka, admin] = self.ports[&id];
         let seeds: Vec<String> = self
             .ports
@@ -69,14 +72,14 @@ impl Three {
             "tier.cut-interval-ms=1000".to_owned(),
         ];
         let sources = Sources {
-            set: set.to_vec(),
+            set: set.iter().chain(&self.set).cloned().collect(),
             ..Sources::default()
         };
         Config::load(&sources).unwrap()
     }
 
     /// Starts brokers in this order, each when the one before listens for its peers.
-    async fn start(&mut self, order: &[i32]) {
+    pub(super) async fn start(&mut self, order: &[i32]) {
         let mut starting = Vec::new();
         for id in order {
             let config = self.config(*id);
@@ -96,7 +99,7 @@ impl Three {
         }
     }
 
-    async fn connect(&self, id: i32) -> Connection {
+    pub(super) async fn connect(&self, id: i32) -> Connection {
         let network = TcpNetwork::shared();
         let port = self.ports[&id][1];
         Connection::open(
@@ -109,7 +112,7 @@ impl Three {
         .unwrap()
     }
 
-    async fn metadata(&self, id: i32) -> MetadataResponse {
+    pub(super) async fn metadata(&self, id: i32) -> MetadataResponse {
         let connection = self.connect(id).await;
         let answer = connection
             .call(9..=9, deadline(), |_| {
@@ -123,7 +126,7 @@ impl Three {
         answer
     }
 
-    fn cluster(&self) -> Cluster {
+    pub(super) fn cluster(&self) -> Cluster {
         let at: Vec<_> = self
             .nodes
             .keys()
@@ -133,13 +136,13 @@ impl Three {
         Cluster::new(config, TcpNetwork::shared(), SystemRandom::shared()).unwrap()
     }
 
-    fn cluster_ids(&self) -> BTreeSet<String> {
+    pub(super) fn cluster_ids(&self) -> BTreeSet<String> {
         let ids = self.nodes.values().map(|node| node.addresses().identity);
         ids.map(|identity| identity.cluster.to_string()).collect()
     }
 
     /// Who leads each partition of `topic`, once all brokers say the same and somebody leads each.
-    async fn leaders(&self, topic: &str) -> Vec<i32> {
+    pub(super) async fn leaders(&self, topic: &str) -> Vec<i32> {
         let until = Instant::now() + SETTLE;
         loop {
             let mut said = BTreeSet::new();
@@ -168,14 +171,14 @@ impl Three {
         }
     }
 
-    async fn stop(mut self) {
+    pub(super) async fn stop(mut self) {
         while let Some((_, node)) = self.nodes.pop_first() {
             node.stop().await;
         }
     }
 
     /// All records of a topic: their offsets and values, per partition.
-    async fn read_all(
+    pub(super) async fn read_all(
         &self,
         topic: &str,
         partitions: i32,
@@ -216,7 +219,7 @@ impl Three {
     }
 }
 
-async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
+pub(super) async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) {
     let until = Instant::now() + SETTLE;
     while !condition().await {
         assert!(Instant::now() < until, "{what}");
@@ -225,10 +228,10 @@ async fn until<F: Future<Output = bool>>(what: &str, condition: impl Fn() -> F) 
 }
 
 /// What was acknowledged: offset and value, per partition.
-type Acknowledged = Vec<Vec<(i64, String)>>;
+pub(super) type Acknowledged = Vec<Vec<(i64, String)>>;
 
 /// Produces values `from..to`, one after the other into two partitions, and waits for all.
-async fn produce(
+pub(super) async fn produce(
     producer: &Producer,
     topic: &str,
     values: std::ops::Range<u32>,
@@ -252,7 +255,7 @@ async fn produce(
     }
 }
 
-fn sorted(mut all: Acknowledged) -> Acknowledged {
+pub(super) fn sorted(mut all: Acknowledged) -> Acknowledged {
     all.iter_mut().for_each(|partition| partition.sort());
     all
 }
@@ -439,7 +442,11 @@ async fn a_lost_disk_is_told_and_founds_nothing() {
     three.stop().await;
 }
 
-async fn create(connection: &Connection, name: &str, partitions: i32) -> CreatableTopicResult {
+pub(super) async fn create(
+    connection: &Connection,
+    name: &str,
+    partitions: i32,
+) -> CreatableTopicResult {
     create_with(connection, name, partitions, -1).await
 }
 

@@ -1,0 +1,196 @@
+//! Signs of life of brokers: sent to the leader of the metadata group, which keeps clients away from the silent ones.
+//!
+//! Owns: [`BrokerSessions`], the leader's side; [`Heartbeats`], the sender's side.
+//! Not here: the rule (`sessions.rs`), bytes (`metadata_service.rs`), what a fence means to clients (`api`).
+//! Spec: docs/protocols/broker-sessions.md
+
+use super::metadata_client::MetadataClient;
+use super::sessions::Sessions;
+use crate::metadata::{MetadataCommand, MetadataMachine, MetadataOutcome};
+use crate::placement::{Group, ProposeError};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tidelog_env::Tasks;
+use tidelog_model::{LogId, NodeId, TimestampMs};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout};
+
+/// Signs of life within a session: three may be lost or late.
+const HEARTBEATS_PER_SESSION: u32 = 4;
+/// How often a leader looks for the silent ones, within a session: what a fence may come later.
+const LOOKS_PER_SESSION: u32 = 12;
+/// Pause before it is said again.
+const LEAVE_PAUSE: Duration = Duration::from_millis(50);
+/// How long a broker that stops tries to say so. Whoever misses it finds out within a session.
+const LEAVE_WITHIN: Duration = Duration::from_secs(1);
+
+/// When brokers were heard, on the broker that leads the metadata group. Clones share it.
+#[derive(Clone)]
+pub struct BrokerSessions {
+    session: Duration,
+    sessions: Arc<Mutex<Sessions>>,
+}
+
+impl BrokerSessions {
+    /// Nobody was heard yet; who is silent for `session` is fenced.
+    #[must_use]
+    pub fn new(session: Duration) -> Self {
+        Self {
+            session,
+            sessions: Arc::new(Mutex::new(Sessions::new(session))),
+        }
+    }
+
+    /// A sign of life of `node`, or its word that it stops, at the leader. A fence is changed before this returns.
+    pub(super) async fn hear(
+        &self,
+        group: &Group<MetadataMachine>,
+        node: NodeId,
+        leaving: bool,
+        stamp: TimestampMs,
+    ) -> Result<LogId, ProposeError> {
+        if !group.is_leader() {
+            let leader = group.leadership().borrow().leader;
+            return Err(ProposeError::NotLeader { leader });
+        }
+        let known = group.read(|machine| {
+            let broker = machine.image().brokers().get(&node);
+            broker.map(|broker| broker.fenced.is_some())
+        });
+        // Who is not registered yet has nothing to be fenced from.
+        if let Some(fenced) = known {
+            if !leaving {
+                self.sessions.lock().heard(node, Instant::now());
+            }
+            if fenced != leaving {
+                return set_fence(group, node, leaving, stamp).await;
+            }
+        }
+        let applied = *group.applied().borrow();
+        Ok(applied.unwrap_or_default())
+    }
+
+    fn silent(&self, group: &Group<MetadataMachine>) -> Vec<NodeId> {
+        let known = *group.leadership().borrow();
+        let live: Vec<NodeId> = group.read(|machine| {
+            let brokers = machine.image().brokers().iter();
+            let live = brokers.filter(|(_, broker)| broker.fenced.is_none());
+            live.map(|(node, _)| *node).collect()
+        });
+        let term = known.is_leader.then_some(known.term);
+        self.sessions.lock().look(term, &live, Instant::now())
+    }
+}
+
+async fn set_fence(
+    group: &Group<MetadataMachine>,
+    node: NodeId,
+    fenced: bool,
+    stamp: TimestampMs,
+) -> Result<LogId, ProposeError> {
+    let command = MetadataCommand::SetBrokerFence { node, fenced };
+    let (id, outcome) = group.propose(command.encode(stamp)).await?;
+    match outcome {
+        MetadataOutcome::BrokerFenceSet if fenced => {
+            tracing::warn!("broker {node} is fenced: it is silent, or it stops");
+        }
+        MetadataOutcome::BrokerFenceSet => tracing::info!("broker {node} lives again"),
+        other => tracing::warn!("the fence of broker {node} was not changed: {other:?}"),
+    }
+    Ok(id)
+}
+
+impl MetadataClient {
+    /// Fences brokers that fall silent, whenever this broker leads the metadata group.
+    pub fn watch_brokers(&self, tasks: &Tasks) {
+        let client = self.clone();
+        let pause = self.sessions.session / LOOKS_PER_SESSION;
+        tasks.supervise("broker-sessions", pause, move || {
+            let client = client.clone();
+            async move {
+                loop {
+                    tokio::time::sleep(pause).await;
+                    for node in client.sessions.silent(&client.group) {
+                        let stamp = TimestampMs::new(client.clock.now_ms());
+                        if let Err(error) = set_fence(&client.group, node, true, stamp).await {
+                            tracing::debug!("broker {node} could not be fenced: {error}");
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// The signs of life of this broker. They end when it is dropped, or with the tasks.
+pub struct Heartbeats {
+    leave: oneshot::Sender<oneshot::Sender<()>>,
+}
+
+impl Heartbeats {
+    /// Tells the leader of the metadata group that this broker serves: now, several times in a session, and when another leads.
+    #[must_use]
+    pub fn start(client: MetadataClient, tasks: &Tasks) -> Self {
+        let (leave, mut left) = oneshot::channel::<oneshot::Sender<()>>();
+        let interval = client.sessions.session / HEARTBEATS_PER_SESSION;
+        tasks.spawn("heartbeats", async move {
+            let mut leadership = client.group.leadership();
+            let done = tokio::select! {
+                () = beat(&client, interval, &mut leadership) => return,
+                done = &mut left => done,
+            };
+            let Ok(done) = done else {
+                return;
+            };
+            if timeout(LEAVE_WITHIN, say_leave(&client)).await.is_err() {
+                tracing::debug!("nobody could be told that this broker stops");
+            }
+            let _ = done.send(());
+        });
+        Self { leave }
+    }
+
+    /// Says that this broker stops, and gives no sign of life any more. Returns when that is known, or after a second.
+    pub async fn leave(self) {
+        let (done, said) = oneshot::channel();
+        if self.leave.send(done).is_ok() {
+            // An error: the task has ended with its set.
+            let _ = said.await;
+        }
+    }
+}
+
+/// Until somebody takes it: this broker may have handed leadership over a moment ago.
+async fn say_leave(client: &MetadataClient) {
+    while client.heartbeat(true, LEAVE_WITHIN).await.is_err() {
+        tokio::time::sleep(LEAVE_PAUSE).await;
+    }
+}
+
+/// Ends when the group does.
+async fn beat(
+    client: &MetadataClient,
+    interval: Duration,
+    leadership: &mut watch::Receiver<crate::placement::Leadership>,
+) {
+    loop {
+        leadership.borrow_and_update();
+        let next = Instant::now() + interval;
+        match timeout(interval, client.heartbeat(false, interval)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!("no sign of life was taken: {error}"),
+            Err(_) => tracing::debug!("a sign of life was not answered in time"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            changed = leadership.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                // Leadership may change several times within moments.
+                tokio::time::sleep(interval / 10).await;
+            }
+        }
+    }
+}
