@@ -32,6 +32,8 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// How long a fetch that has hot records waits for cold ones: long enough for what is cached.
 const COLD_GRACE: Duration = Duration::from_millis(5);
+/// How often a waiting fetch looks whether this broker still leads: a lease runs out without an event. The shortest election.
+const LEASE_LOOK: Duration = Duration::from_secs(1);
 /// Partitions read from the object store at once by one fetch.
 const COLD_READS_MAX: usize = 8;
 /// Bytes of one partition in one answer at most.
@@ -101,17 +103,17 @@ fn bounds(broker: &Broker, topics: &[WantedTopic]) -> Vec<Bounds> {
         .flat_map(|topic| &topic.partitions)
         .filter_map(|wanted| wanted.partition)
         .map(|partition| {
-            let group = broker.router.leader_of(partition).map_err(route_code)?;
+            let (group, epoch) = broker.router.leading(partition).map_err(route_code)?;
             let (log_start, high_watermark) = group
                 .bounds(partition)
                 .map_err(|_| ErrorCode::UnknownTopicOrPartition)?;
-            Ok((group.epoch(), log_start, high_watermark))
+            Ok((epoch, log_start, high_watermark))
         })
         .collect()
 }
 
-/// Waits until `now` differs from `before`, or the deadline. `now` is looked at whenever one of `applied` moves: a group carries
-/// many partitions, and an entry of another one is no reason to read.
+/// Waits until `now` differs from `before`, or the deadline. `now` is looked at whenever one of `applied` moves (a group carries
+/// many partitions, and an entry of another one is no reason to read), and now and then besides.
 async fn until_changed<T: PartialEq, W>(
     before: &T,
     now: impl Fn() -> T,
@@ -121,8 +123,13 @@ async fn until_changed<T: PartialEq, W>(
     loop {
         let mut changes: FuturesUnordered<_> =
             applied.iter_mut().map(watch::Receiver::changed).collect();
+        let look = deadline.min(Instant::now() + LEASE_LOOK);
         tokio::select! {
-            () = tokio::time::sleep_until(deadline) => return,
+            () = tokio::time::sleep_until(look) => {
+                if Instant::now() >= deadline || now() != *before {
+                    return;
+                }
+            }
             Some(changed) = changes.next(), if !changes.is_empty() => {
                 // Without a sender nothing would ever wake this again: the group has gone.
                 if changed.is_err() || now() != *before {
@@ -357,12 +364,12 @@ async fn read_one(
     let Some(partition) = wanted.partition else {
         return failed(wanted.unknown);
     };
-    let group = match broker.router.leader_of(partition) {
-        Ok(group) => group,
+    let (group, epoch) = match broker.router.leading(partition) {
+        Ok(led) => led,
         Err(RouteError::Unknown) => return failed(unknown_code(broker, wanted, partition)),
         Err(error @ RouteError::NotLeader) => return failed(route_code(error)),
     };
-    if let Some(code) = check_epoch(group, wanted.epoch) {
+    if let Some(code) = check_epoch(epoch, wanted.epoch) {
         return failed(code);
     }
     let read = match limit {
@@ -375,6 +382,10 @@ async fn read_one(
                 batches: Vec::new(),
             }),
     };
+    // Whatever was read before: a leader that was deposed meanwhile says nothing (I4).
+    if !broker.router.leads_still(partition, epoch) {
+        return failed(ErrorCode::NotLeaderOrFollower);
+    }
     match read {
         Ok(fetched) => {
             let mut answer = FetchedPartition {
@@ -425,8 +436,7 @@ fn unknown_code(broker: &Broker, wanted: &Wanted, partition: PartitionId) -> Err
 }
 
 /// The leader epoch that a client believes in, against ours (KIP-320).
-pub(super) fn check_epoch(group: &DataGroup, epoch: Option<LeaderEpoch>) -> Option<ErrorCode> {
-    let ours = group.epoch();
+pub(super) fn check_epoch(ours: LeaderEpoch, epoch: Option<LeaderEpoch>) -> Option<ErrorCode> {
     match epoch {
         Some(theirs) if theirs < ours => Some(ErrorCode::FencedLeaderEpoch),
         Some(theirs) if theirs > ours => Some(ErrorCode::UnknownLeaderEpoch),

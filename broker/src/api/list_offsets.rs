@@ -30,21 +30,44 @@ const MAX_TIMESTAMP: i64 = -3;
 const EARLIEST_LOCAL: i64 = -4;
 const LATEST_TIERED: i64 = -5;
 
+/// A partition that this broker leads.
+#[derive(Clone, Copy)]
+struct Located<'a> {
+    id: PartitionId,
+    group: &'a DataGroup,
+    epoch: LeaderEpoch,
+}
+
+impl Located<'_> {
+    /// What was read so far, if this broker leads still.
+    fn checked<T>(self, broker: &Broker, found: T) -> Result<T, ErrorCode> {
+        if broker.router.leads_still(self.id, self.epoch) {
+            Ok(found)
+        } else {
+            Err(ErrorCode::NotLeaderOrFollower)
+        }
+    }
+}
+
 /// The partition and its group, if this broker leads it and the client's epoch is current.
 fn locate<'a>(
     broker: &'a Broker,
     topic: &str,
     index: i32,
     epoch: i32,
-) -> Result<(PartitionId, &'a DataGroup), ErrorCode> {
+) -> Result<Located<'a>, ErrorCode> {
     let partition = broker
         .router
         .partition(topic, index)
         .ok_or(ErrorCode::UnknownTopicOrPartition)?;
-    let group = broker.router.leader_of(partition).map_err(route_code)?;
-    match check_epoch(group, (epoch >= 0).then(|| LeaderEpoch::new(epoch))) {
+    let (group, ours) = broker.router.leading(partition).map_err(route_code)?;
+    match check_epoch(ours, (epoch >= 0).then(|| LeaderEpoch::new(epoch))) {
         Some(code) => Err(code),
-        None => Ok((partition, group)),
+        None => Ok(Located {
+            id: partition,
+            group,
+            epoch: ours,
+        }),
     }
 }
 
@@ -81,9 +104,10 @@ pub(super) async fn list_offsets(
                 wanted.current_leader_epoch,
             );
             let found = match located {
-                Ok((id, group)) => look_up(group, id, wanted.timestamp)
+                Ok(at) => look_up(at, wanted.timestamp)
                     .await
-                    .map_err(|error| fetch_code(&error)),
+                    .map_err(|error| fetch_code(&error))
+                    .and_then(|found| at.checked(broker, found)),
                 Err(code) => Err(code),
             };
             match found {
@@ -111,11 +135,8 @@ struct Found {
     epoch: i32,
 }
 
-async fn look_up(
-    group: &DataGroup,
-    partition: PartitionId,
-    timestamp: i64,
-) -> Result<Option<Found>, FetchError> {
+async fn look_up(at: Located<'_>, timestamp: i64) -> Result<Option<Found>, FetchError> {
+    let (group, partition) = (at.group, at.id);
     let special = group.group().read(|machine| {
         let state = machine
             .partitions()
@@ -158,7 +179,7 @@ async fn look_up(
             .find(|start| start.start <= offset)
             .map(|start| start.epoch.get())
     });
-    let epoch = epoch.unwrap_or_else(|| group.epoch().get());
+    let epoch = epoch.unwrap_or_else(|| at.epoch.get());
     Ok(Some(Found {
         offset,
         timestamp: found_at,
@@ -179,28 +200,22 @@ pub(super) fn offset_for_leader_epoch(
             partition.partition = wanted.partition;
             partition.leader_epoch = -1;
             partition.end_offset = -1;
-            match locate(
+            let located = locate(
                 broker,
                 topic.topic.as_str(),
                 wanted.partition,
                 wanted.current_leader_epoch,
-            ) {
-                Ok((id, group)) => {
-                    let wanted_epoch = LeaderEpoch::new(wanted.leader_epoch);
-                    let current = group.epoch();
-                    let end = group.group().read(|machine| {
-                        let state = machine.partitions().get(id)?;
-                        if wanted_epoch == current {
-                            Some((current, state.next_offset))
-                        } else {
-                            state.epoch_end(wanted_epoch)
-                        }
-                    });
-                    if let Some((epoch, offset)) = end.filter(|_| wanted_epoch <= current) {
-                        partition.leader_epoch = epoch.get();
-                        partition.end_offset = offset.get();
-                    }
+            );
+            let end = located.and_then(|at| {
+                let end = epoch_end(at, wanted.leader_epoch)?;
+                at.checked(broker, end)
+            });
+            match end {
+                Ok(Some((epoch, offset))) => {
+                    partition.leader_epoch = epoch.get();
+                    partition.end_offset = offset.get();
                 }
+                Ok(None) => {}
                 Err(code) => partition.error_code = code.code(),
             }
             of_topic.partitions.push(partition);
@@ -209,6 +224,22 @@ pub(super) fn offset_for_leader_epoch(
         answer.topics.push(of_topic);
     }
     answer
+}
+
+/// Where the epoch ended; `None` if this leader knows nothing of it, for it is newer, or none.
+fn epoch_end(at: Located<'_>, wanted: i32) -> Result<Option<(LeaderEpoch, Offset)>, ErrorCode> {
+    let wanted = LeaderEpoch::new(wanted);
+    at.group.group().read(|machine| {
+        let state = machine.partitions().get(at.id);
+        let state = state.ok_or(ErrorCode::UnknownTopicOrPartition)?;
+        Ok(if wanted == at.epoch {
+            Some((wanted, state.next_offset))
+        } else if wanted < LeaderEpoch::new(0) || wanted > at.epoch {
+            None
+        } else {
+            Some(state.epoch_end(wanted))
+        })
+    })
 }
 
 /// Answers DeleteRecords: moves log starts up. -1 means the high watermark; at or below log start nothing happens
@@ -249,7 +280,11 @@ async fn delete_one(
     index: i32,
     offset: i64,
 ) -> Result<Offset, ErrorCode> {
-    let (partition, group) = locate(broker, topic, index, -1)?;
+    let Located {
+        id: partition,
+        group,
+        ..
+    } = locate(broker, topic, index, -1)?;
     let (log_start, high_watermark) = group
         .bounds(partition)
         .map_err(|error| fetch_code(&error))?;

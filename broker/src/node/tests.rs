@@ -15,6 +15,7 @@ use tidelog_model::batch::BatchBuilder;
 use tidelog_model::codec::Codec;
 use tokio::time::Instant;
 
+mod epochs;
 mod fences;
 mod fetch;
 mod health;

@@ -314,18 +314,21 @@ impl PartitionState {
             .map(|segment| (at, segment))
     }
 
-    /// The end offset of the largest epoch at or below `epoch`, as OffsetForLeaderEpoch answers it (KIP-320):
-    /// `(that epoch, first offset of the next one or the high watermark)`; `None` if every known epoch is newer.
+    /// Where `epoch` ended, as OffsetForLeaderEpoch answers it (KIP-320): the largest epoch at or below it that has records, and the
+    /// first offset of the next one or the high watermark. If all that is left is newer, the epoch itself and the first offset left:
+    /// what a reader of that epoch has passed or lost, but never what another leader wrote over it.
     #[must_use]
-    pub fn epoch_end(&self, epoch: LeaderEpoch) -> Option<(LeaderEpoch, Offset)> {
+    pub fn epoch_end(&self, epoch: LeaderEpoch) -> (LeaderEpoch, Offset) {
         let at = self.epochs.partition_point(|start| start.epoch <= epoch);
-        let found = self.epochs.get(at.checked_sub(1)?)?;
-        Some((
-            found.epoch,
-            self.epochs
-                .get(at)
-                .map_or(self.next_offset, |next| next.start),
-        ))
+        let end = self
+            .epochs
+            .get(at)
+            .map_or(self.next_offset, |next| next.start);
+        let found = at.checked_sub(1).and_then(|at| self.epochs.get(at));
+        (
+            found.map_or(epoch, |found| found.epoch),
+            end.max(self.log_start),
+        )
     }
 
     /// Whether the order of I5 and the cover of I6 hold. Checked after every command that could break them.
@@ -335,5 +338,82 @@ impl PartitionState {
         let covered =
             self.hot.start().unwrap_or(self.next_offset) <= self.tiered_until.max(self.log_start);
         ordered && covered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidelog_model::{LogIndex, PartitionIndex, ProducerEpoch, Term, TopicId};
+
+    /// Ten records in each of these epochs.
+    fn written_in(epochs: &[u64]) -> PartitionState {
+        let id = PartitionId {
+            topic: TopicId::default(),
+            index: PartitionIndex::new(0),
+        };
+        let mut state = PartitionState::new(id, "t".into());
+        for (at, term) in (0u64..).zip(epochs) {
+            let batch = BatchDescriptor {
+                partition: id,
+                position: 0,
+                length: 100,
+                records: 10,
+                producer_id: ProducerId::NONE,
+                producer_epoch: ProducerEpoch::new(-1),
+                log_append_time: false,
+                base_sequence: Sequence::new(-1),
+                first_timestamp: TimestampMs::new(0),
+                max_timestamp: TimestampMs::new(0),
+            };
+            let id = LogId {
+                term: Term::new(*term),
+                index: LogIndex::new(at),
+            };
+            state.append(id, &batch, TimestampMs::new(0));
+        }
+        state
+    }
+
+    /// Proves where each epoch ends: inside, between two, before the first and after the last, and the same when history was trimmed,
+    /// where nothing ends below log start.
+    #[test]
+    fn epochs_end_where_the_next_begins() {
+        let ends = |state: &PartitionState| -> Vec<(i32, i64)> {
+            (1..=7)
+                .map(|epoch| state.epoch_end(LeaderEpoch::new(epoch)))
+                .map(|(epoch, end)| (epoch.get(), end.get()))
+                .collect()
+        };
+        let mut state = written_in(&[2, 4, 4, 6]);
+        let all = [(1, 0), (2, 10), (2, 10), (4, 30), (4, 30), (6, 40), (6, 40)];
+        assert_eq!(ends(&state), all);
+        state.trim_prefix(Offset::new(15));
+        let all = [
+            (1, 15),
+            (2, 15),
+            (3, 15),
+            (4, 30),
+            (4, 30),
+            (6, 40),
+            (6, 40),
+        ];
+        assert_eq!(ends(&state), all);
+        state.trim_prefix(Offset::new(40));
+        let all = [
+            (1, 40),
+            (2, 40),
+            (3, 40),
+            (4, 40),
+            (5, 40),
+            (6, 40),
+            (6, 40),
+        ];
+        assert_eq!(ends(&state), all);
+        let empty = written_in(&[]);
+        assert_eq!(
+            empty.epoch_end(LeaderEpoch::new(3)),
+            (LeaderEpoch::new(3), Offset::ZERO)
+        );
     }
 }

@@ -172,7 +172,14 @@ impl<M: StateMachine> Group<M> {
     /// answered it within the time no other leader can be elected in. No message is sent.
     #[must_use]
     pub fn can_serve_reads(&self) -> bool {
-        self.core.observer.can_serve_reads()
+        self.serving_term().is_some()
+    }
+
+    /// The term in which reads that must be current may be served now, as [`Group::can_serve_reads`] says. What was read before it is
+    /// asked is current if it is still the same.
+    #[must_use]
+    pub fn serving_term(&self) -> Option<Term> {
+        self.core.observer.serving_term()
     }
 
     /// Waits until this replica leads and has passed the barrier of its term, and returns the term.

@@ -93,15 +93,18 @@ impl Observer {
         self.shared.stopping.store(true, Ordering::SeqCst);
     }
 
-    pub(super) fn can_serve_reads(&self) -> bool {
-        if !self.leadership.borrow().is_leader {
-            return false;
+    /// The term this replica leads, if it may serve reads.
+    pub(super) fn serving_term(&self) -> Option<Term> {
+        let known = self.now();
+        if !known.is_leader {
+            return None;
         }
         if self.shared.only_voter.load(Ordering::Relaxed) {
-            return true;
+            return Some(known.term);
         }
         let acked = self.data.borrow_watched().last_quorum_acked;
-        acked.is_some_and(|at| at.into_inner().elapsed() < self.lease)
+        let holds = acked.is_some_and(|at| at.into_inner().elapsed() < self.lease);
+        holds.then_some(known.term)
     }
 }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use crate::datagroup::DataGroup;
 use crate::metadata::{Broker, MetadataImage, MetadataMachine, Topic};
 use crate::placement::{Group, ProposeError};
-use tidelog_model::{NodeId, PartitionId, PartitionIndex, PlacementGroupId, TopicId};
+use tidelog_model::{LeaderEpoch, NodeId, PartitionId, PartitionIndex, PlacementGroupId, TopicId};
 
 pub use groups::{CommitBounds, GroupLogOf};
 pub use heartbeats::{BrokerSessions, Heartbeats};
@@ -150,12 +150,23 @@ impl Router {
     /// # Errors
     /// [`RouteError`].
     pub fn leader_of(&self, partition: PartitionId) -> Result<&DataGroup, RouteError> {
+        self.leading(partition).map(|(group, _)| group)
+    }
+
+    /// The same, with the leader epoch in which it leads.
+    ///
+    /// # Errors
+    /// [`RouteError`].
+    pub fn leading(&self, partition: PartitionId) -> Result<(&DataGroup, LeaderEpoch), RouteError> {
         let group = self.group_of(partition)?;
-        if group.group().can_serve_reads() {
-            Ok(group)
-        } else {
-            Err(RouteError::NotLeader)
-        }
+        let term = group.group().serving_term().ok_or(RouteError::NotLeader)?;
+        Ok((group, LeaderEpoch::of_term(term)))
+    }
+
+    /// Whether this broker leads the partition in `epoch` still: what was read before the call was current then (I4).
+    #[must_use]
+    pub fn leads_still(&self, partition: PartitionId, epoch: LeaderEpoch) -> bool {
+        self.leading(partition).is_ok_and(|(_, now)| now == epoch)
     }
 
     /// The group that coordinates the consumer groups of `slot`, if this broker leads it.

@@ -1,0 +1,245 @@
+//! Leader epochs as clients see them: checked by every API that carries one, and where each of them ended, over the hot tail and over
+//! history that is in the store only, or gone.
+
+use super::three::{SETTLE, Three, produce, until};
+use super::*;
+use crate::wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
+use crate::wire::messages::fetch_request::{FetchPartition, FetchTopic};
+use crate::wire::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
+use crate::wire::messages::offset_for_leader_epoch_request::{
+    OffsetForLeaderPartition, OffsetForLeaderTopic,
+};
+use crate::wire::messages::{
+    DeleteRecordsRequest, FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest,
+};
+use tidelog_client::producer::{Producer, ProducerConfig};
+use tidelog_env::SystemClock;
+use tidelog_model::PlacementGroupId;
+use tidelog_model::batch::RecordBatch;
+
+const GROUP: PlacementGroupId = PlacementGroupId::new(1);
+
+/// Three brokers with one data group and a topic of one partition.
+struct Epochs {
+    three: Three,
+    /// A connection with the leader.
+    connection: Connection,
+    leader: i32,
+}
+
+impl Epochs {
+    /// The next broker leads; returns its epoch.
+    async fn next_leader(&mut self) -> i32 {
+        let next = self.leader % 3 + 1;
+        let group = |id: i32| self.three.nodes[&id].parts.groups.data[&GROUP].group();
+        let to = self.three.nodes[&next].addresses().identity.raft_node;
+        until("the next broker leads", || async {
+            for id in 1..=3 {
+                group(id).transfer_leadership(to).await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            group(next).can_serve_reads()
+        })
+        .await;
+        self.leader = next;
+        let connection = self.three.connect(next).await;
+        std::mem::replace(&mut self.connection, connection).close("another leads");
+        self.epoch()
+    }
+
+    fn epoch(&self) -> i32 {
+        let group = &self.three.nodes[&self.leader].parts.groups.data[&GROUP];
+        group.epoch().get()
+    }
+
+    /// Error code, epoch, end offset.
+    async fn epoch_end(&self, epoch: i32, current: i32) -> (i16, i32, i64) {
+        let answer = self.connection.call(4..=4, deadline(), |_| {
+            let mut partition = OffsetForLeaderPartition::default();
+            partition.current_leader_epoch = current;
+            partition.leader_epoch = epoch;
+            let mut topic = OffsetForLeaderTopic::default();
+            topic.topic = StrBytes::from("t");
+            topic.partitions.push(partition);
+            let mut request = OffsetForLeaderEpochRequest::default();
+            request.replica_id = -1;
+            request.topics.push(topic);
+            request
+        });
+        let answer = answer.await.unwrap();
+        let found = &answer.topics[0].partitions[0];
+        (found.error_code, found.leader_epoch, found.end_offset)
+    }
+
+    /// Error code, offset, epoch.
+    async fn list(&self, timestamp: i64, current: i32) -> (i16, i64, i32) {
+        let answer = self.connection.call(7..=7, deadline(), |_| {
+            let mut partition = ListOffsetsPartition::default();
+            partition.current_leader_epoch = current;
+            partition.timestamp = timestamp;
+            let mut topic = ListOffsetsTopic::default();
+            topic.name = StrBytes::from("t");
+            topic.partitions.push(partition);
+            let mut request = ListOffsetsRequest::default();
+            request.replica_id = -1;
+            request.topics.push(topic);
+            request
+        });
+        let answer = answer.await.unwrap();
+        let found = &answer.topics[0].partitions[0];
+        (found.error_code, found.offset, found.leader_epoch)
+    }
+
+    /// Error code and records.
+    async fn fetch(&self, offset: i64, current: i32) -> (i16, Bytes) {
+        let answer = self.connection.call(12..=12, deadline(), |_| {
+            let mut partition = FetchPartition::default();
+            partition.fetch_offset = offset;
+            partition.current_leader_epoch = current;
+            partition.partition_max_bytes = 1 << 20;
+            let mut topic = FetchTopic::default();
+            topic.topic = StrBytes::from("t");
+            topic.partitions.push(partition);
+            let mut request = FetchRequest::default();
+            request.max_wait_ms = 1_000;
+            request.max_bytes = 1 << 20;
+            request.topics.push(topic);
+            request
+        });
+        let mut answer = answer.await.unwrap();
+        let found = answer.responses.remove(0).partitions.remove(0);
+        (found.error_code, found.records.unwrap_or_default())
+    }
+
+    /// Leader epoch and end offset of every batch from `offset` on.
+    async fn batches(&self, mut offset: i64, end: i64) -> Vec<(i32, i64)> {
+        let mut batches = Vec::new();
+        while offset < end {
+            let (code, mut records) = self.fetch(offset, -1).await;
+            assert_eq!(code, 0);
+            while !records.is_empty() {
+                let length = 12 + i32::from_be_bytes(records[8..12].try_into().unwrap());
+                let batch = records.split_to(usize::try_from(length).unwrap());
+                let batch = RecordBatch::parse(batch).unwrap();
+                let header = batch.header();
+                offset = header.next_offset().get();
+                batches.push((header.leader_epoch.get(), offset));
+            }
+        }
+        batches
+    }
+
+    /// What is answered about each epoch is what the batches say.
+    async fn check_ends(&self, log_start: i64) {
+        let (current, high_watermark) = (self.epoch(), self.list(-1, -1).await.1);
+        let batches = self.batches(log_start, high_watermark).await;
+        for wanted in -1..=current + 1 {
+            let at_most = batches.iter().filter(|(epoch, _)| *epoch <= wanted);
+            let expected = if wanted < 0 || wanted > current {
+                (-1, -1)
+            } else if wanted == current {
+                (current, high_watermark)
+            } else {
+                at_most.last().copied().unwrap_or((wanted, log_start))
+            };
+            let (code, mut epoch, end) = self.epoch_end(wanted, -1).await;
+            if batches.is_empty() && (0..current).contains(&wanted) {
+                // An epoch whose records are all gone may still be known.
+                assert!(epoch <= wanted);
+                epoch = wanted;
+            }
+            assert_eq!((code, (epoch, end)), (0, expected), "{wanted}: {batches:?}");
+        }
+    }
+
+    async fn check_fences(&self) {
+        let current = self.epoch();
+        for (said, expected) in [
+            (-1, 0),
+            (current, 0),
+            (current - 1, ErrorCode::FencedLeaderEpoch.code()),
+            (current + 1, ErrorCode::UnknownLeaderEpoch.code()),
+        ] {
+            assert_eq!(self.epoch_end(current, said).await.0, expected);
+            assert_eq!(self.list(-1, said).await.0, expected);
+            assert_eq!(self.list(1, said).await.0, expected);
+            assert_eq!(self.fetch(0, said).await.0, expected);
+        }
+    }
+
+    /// Everything is in the store, and in the local log no more.
+    async fn tier(&self) {
+        let until = Instant::now() + SETTLE;
+        let groups = &self.three.nodes[&self.leader].parts.groups;
+        loop {
+            groups.offloads[&GROUP].flush(true).await;
+            let hot = groups.data[&GROUP].group().read(|machine| {
+                let bytes = machine.partitions().iter().map(|state| state.hot.bytes());
+                bytes.sum::<u64>()
+            });
+            if hot == 0 {
+                return;
+            }
+            assert!(Instant::now() < until, "{hot} bytes are local");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn delete_below(&self, offset: i64) {
+        let answer = self.connection.call(2..=2, deadline(), |_| {
+            let mut partition = DeleteRecordsPartition::default();
+            partition.offset = offset;
+            let mut topic = DeleteRecordsTopic::default();
+            topic.name = StrBytes::from("t");
+            topic.partitions.push(partition);
+            let mut request = DeleteRecordsRequest::default();
+            request.timeout_ms = 30_000;
+            request.topics.push(topic);
+            request
+        });
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.topics[0].partitions[0].low_watermark, offset);
+    }
+}
+
+/// Proves that epochs rise with every leader, that an older one is fenced and a newer one unknown to Fetch, ListOffsets and
+/// OffsetForLeaderEpoch, and that the last answers for every epoch where the batches themselves say that it ended: from the tail, from the
+/// store alone, after history was deleted, and by a leader that has written nothing itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn epochs_are_checked_and_their_ends_told() {
+    let mut three = Three::new();
+    three.set.push("cluster.data-groups=1".to_owned());
+    three.start(&[1, 2, 3]).await;
+    let cluster = three.cluster();
+    cluster.create_topic("t", 1, &[]).await.unwrap();
+    let clock = SystemClock::shared();
+    let producer = Producer::start(cluster, ProducerConfig::default(), clock).unwrap();
+    let (leader, connection) = (three.leaders("t").await[0], three.connect(1).await);
+    let mut epochs = Epochs {
+        three,
+        connection,
+        leader,
+    };
+    let (mut acknowledged, mut last) = (vec![Vec::new()], 0);
+    for round in 0..4 {
+        let epoch = epochs.next_leader().await;
+        assert!(epoch > last);
+        last = epoch;
+        produce(&producer, "t", round * 5..round * 5 + 5, &mut acknowledged).await;
+    }
+    producer.close().await.unwrap();
+    epochs.next_leader().await;
+    epochs.check_ends(0).await;
+    epochs.check_fences().await;
+    epochs.tier().await;
+    epochs.check_ends(0).await;
+    epochs.check_fences().await;
+    epochs.delete_below(7).await;
+    epochs.check_ends(7).await;
+    epochs.next_leader().await;
+    epochs.check_ends(7).await;
+    epochs.delete_below(20).await;
+    epochs.check_ends(20).await;
+    epochs.connection.close("done");
+    epochs.three.stop().await;
+}
