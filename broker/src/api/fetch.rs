@@ -387,25 +387,7 @@ async fn read_one(
         return failed(ErrorCode::NotLeaderOrFollower);
     }
     match read {
-        Ok(fetched) => {
-            let mut answer = FetchedPartition {
-                partition_index: wanted.index,
-                high_watermark: fetched.high_watermark.get(),
-                last_stable_offset: fetched.high_watermark.get(),
-                log_start_offset: fetched.log_start.get(),
-                ..FetchedPartition::default()
-            };
-            let mut bytes = 0;
-            for batch in fetched.batches {
-                // A later partition's batch that does not fit waits for the next fetch.
-                if bytes + batch.len() > limit.unwrap_or(0) && !(first && bytes == 0) {
-                    break;
-                }
-                bytes += batch.len();
-                batch.chunks_into(&mut answer.records);
-            }
-            answer
-        }
+        Ok(fetched) => found(wanted.index, fetched, limit.unwrap_or(0), first),
         Err(FetchError::OutOfRange {
             log_start,
             high_watermark,
@@ -420,6 +402,27 @@ async fn read_one(
             failed(ErrorCode::KafkaStorageError)
         }
     }
+}
+
+/// The answer of what was read: as many batches as fit the limit, and at least one if it is the first partition with data.
+fn found(index: i32, fetched: Fetched, limit: usize, first: bool) -> FetchedPartition {
+    let mut answer = FetchedPartition {
+        partition_index: index,
+        high_watermark: fetched.high_watermark.get(),
+        last_stable_offset: fetched.high_watermark.get(),
+        log_start_offset: fetched.log_start.get(),
+        ..FetchedPartition::default()
+    };
+    let mut bytes = 0;
+    for batch in fetched.batches {
+        // A later partition's batch that does not fit waits for the next fetch.
+        if bytes + batch.len() > limit && !(first && bytes == 0) {
+            break;
+        }
+        bytes += batch.len();
+        batch.chunks_into(&mut answer.records);
+    }
+    answer
 }
 
 /// What a partition that is not there is called: a topic that was named by its id and is gone has an error of its own, also when
