@@ -10,6 +10,12 @@ use std::io;
 
 /// Read at once at least. A log file of 128 MiB takes 512 such reads.
 const WINDOW_BYTES: u64 = 256 * 1024;
+static ZEROS: [u8; 256 * 1024] = [0; 256 * 1024];
+
+/// Most of a file that is not full: compared as a whole, since looking at each word of it takes most of the time of a start.
+fn is_zero(chunk: &[u8]) -> bool {
+    ZEROS.get(..chunk.len()).is_some_and(|zeros| zeros == chunk)
+}
 
 /// A frame found at a position.
 #[derive(Debug, Clone, Copy)]
@@ -54,9 +60,11 @@ impl<'a> Scanner<'a> {
         let window_end = self.window_at + self.window.len() as u64;
         if position < self.window_at || position + length > window_end {
             let size = length.max(WINDOW_BYTES).min(self.limit - position);
-            self.window.clear();
-            self.window
-                .resize(usize::try_from(size).map_err(io::Error::other)?, 0);
+            let size = usize::try_from(size).map_err(io::Error::other)?;
+            if self.window.len() < size {
+                self.window = vec![0; size];
+            }
+            self.window.truncate(size);
             self.window_at = position;
             if let Err(error) = self.file.file.read_exact_at(&mut self.window, position) {
                 self.window.clear();
@@ -108,6 +116,10 @@ impl<'a> Scanner<'a> {
             let Some(chunk) = self.bytes(chunk_at, length)? else {
                 break;
             };
+            if is_zero(chunk) {
+                chunk_at += length;
+                continue;
+            }
             let hits: Vec<u64> = (0u64..)
                 .zip(chunk.chunks_exact(8))
                 .filter(|(_, word)| word.starts_with(&FRAME_MAGIC))

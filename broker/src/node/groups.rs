@@ -304,8 +304,10 @@ impl Starter<'_> {
     ) -> Result<DataGroups, StartError> {
         let mut data = BTreeMap::new();
         let mut offloads = BTreeMap::new();
-        for id in ids {
-            let group = self.data_group(*id, store, ids.len()).await?;
+        // All at once: each reads its log, and its peers wait for it.
+        let groups = ids.iter().map(|id| self.data_group(*id, store, ids.len()));
+        let groups = futures::future::try_join_all(groups).await?;
+        for (id, group) in ids.iter().zip(groups) {
             let tier = &self.config.tier;
             let offload_config = OffloadConfig {
                 cut_bytes: tier.cut_bytes,

@@ -27,10 +27,11 @@ impl Parts {
         // No new requests; those that run get their answers.
         self.listeners.stop().await;
         self.tasks.stop().await;
-        self.groups.stop().await;
+        // Before the groups: a message of a peer that is in work when its group stops is an error in the log.
         if let Some(peers) = &self.peers {
             peers.stop().await;
         }
+        self.groups.stop().await;
     }
 
     /// As a crash looks to the others: it says nothing more, from one moment to the next.
