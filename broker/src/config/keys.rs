@@ -137,6 +137,24 @@ pub const KEYS: &[Key] = &[
         "Clients are kept away from a broker that the others have not heard for this long (1000 to 600000). It tells them four times as often.",
     ),
     key(
+        "raft.heartbeat-ms",
+        Kind::Number,
+        "200",
+        "Between two signs of life of a group's leader (20 to 10000). These three the same on all brokers.",
+    ),
+    key(
+        "raft.election-min-ms",
+        Kind::Number,
+        "600",
+        "A follower campaigns when it has heard nothing for election-max and then a random time between this and election-max. Also how long a leader that hears nobody serves reads. At least three heartbeats.",
+    ),
+    key(
+        "raft.election-max-ms",
+        Kind::Number,
+        "1000",
+        "The longest such time, and how long followers deny their votes after they heard from a leader: at least a fifth more than election-min, 60000 at most.",
+    ),
+    key(
         "store.url",
         Kind::Text,
         "",

@@ -4,7 +4,7 @@
 //! Not here: the keys (`keys`).
 
 use super::keys::{self, KEYS, Key, Kind};
-use super::{Config, LOG_FILE_BYTES_MIN};
+use super::{Config, LOG_FILE_BYTES_MIN, Raft};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use toml::{Table, Value};
@@ -130,8 +130,33 @@ impl Config {
                 "tier.cut-bytes, tier.cut-interval-ms and archive.interval-ms are at least 1",
             );
         }
-        Ok(())
+        check_raft(self.raft)
     }
+}
+
+/// A late heartbeat or two must not begin an election, and two followers must not campaign at the same time again and again.
+fn check_raft(raft: Raft) -> Result<(), ConfigError> {
+    let Raft {
+        heartbeat_ms: heartbeat,
+        election_min_ms: min,
+        election_max_ms: max,
+    } = raft;
+    if !(20..=10_000).contains(&heartbeat) {
+        return wrong(format!(
+            "raft.heartbeat-ms = {heartbeat}: between 20 and 10000"
+        ));
+    }
+    if min < 3 * heartbeat {
+        return wrong(format!(
+            "raft.election-min-ms = {min}: at least three times raft.heartbeat-ms ({heartbeat})"
+        ));
+    }
+    if !(min.saturating_add(min / 5)..=60_000).contains(&max) {
+        return wrong(format!(
+            "raft.election-max-ms = {max}: at least a fifth more than raft.election-min-ms ({min}), and at most 60000"
+        ));
+    }
+    Ok(())
 }
 
 fn unknown(name: &str, place: &str) -> String {
@@ -279,14 +304,43 @@ mod tests {
         assert!(text("not toml", &[]).contains("t.toml"));
     }
 
+    /// Proves that the times of elections are checked against each other.
+    #[test]
+    fn election_times_fit() {
+        let load = |set: &[&str]| Config::load(&sources("", &[], set));
+        assert!(load(&[]).is_ok());
+        let fits = [
+            "raft.heartbeat-ms=1000",
+            "raft.election-min-ms=3000",
+            "raft.election-max-ms=3600",
+        ];
+        assert!(load(&fits).is_ok());
+        for (set, named) in [
+            ("raft.heartbeat-ms=19", "raft.heartbeat-ms = 19"),
+            ("raft.heartbeat-ms=201", "raft.election-min-ms = 600"),
+            ("raft.election-min-ms=900", "raft.election-max-ms = 1000"),
+            ("raft.election-max-ms=60001", "raft.election-max-ms = 60001"),
+        ] {
+            let error = load(&[set]).unwrap_err().to_string();
+            assert!(error.starts_with(named), "{set}: {error}");
+        }
+    }
+
     /// Proves that the page of all keys says what the code does.
     #[test]
     fn documentation_is_fresh() {
-        let page = include_str!("../../../docs/operating/configuration.md");
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../docs/operating/configuration.md"
+        );
+        if std::env::var_os("TIDELOG_WRITE_GOLDEN").is_some() {
+            std::fs::write(path, keys::to_markdown()).unwrap();
+        }
+        let page = std::fs::read_to_string(path).unwrap();
         assert_eq!(
             page,
             keys::to_markdown(),
-            "regenerate docs/operating/configuration.md from keys::to_markdown()"
+            "TIDELOG_WRITE_GOLDEN=1 writes docs/operating/configuration.md anew"
         );
     }
 }

@@ -32,6 +32,8 @@ pub struct Config {
     pub admin: Admin,
     /// `[cluster]`
     pub cluster: Cluster,
+    /// `[raft]`
+    pub raft: Raft,
     /// `[store]`
     pub store: Store,
     /// `[log]`
@@ -104,6 +106,18 @@ pub struct Cluster {
     pub data_groups: u32,
     /// A broker that is silent for so long is fenced.
     pub session_ms: u64,
+}
+
+/// Times of elections, in every placement group.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Raft {
+    /// Between signs of life of a leader.
+    pub heartbeat_ms: u64,
+    /// The shortest time a follower waits before it campaigns.
+    pub election_min_ms: u64,
+    /// The longest, and how long votes are denied after a sign of life.
+    pub election_max_ms: u64,
 }
 
 /// The object store.

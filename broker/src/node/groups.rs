@@ -117,7 +117,11 @@ impl Starter<'_> {
             group.wait_leader(LEAD_WITHIN).await?;
             return Ok(group);
         };
-        let group_config = GroupConfig::new(id, raft_node, peers.record.first_members());
+        let mut group_config = GroupConfig::new(id, raft_node, peers.record.first_members());
+        let times = self.config.raft;
+        group_config.heartbeat = Duration::from_millis(times.heartbeat_ms);
+        group_config.election_min = Duration::from_millis(times.election_min_ms);
+        group_config.election_max = Duration::from_millis(times.election_max_ms);
         let group = Group::start(group_config, log, machine, peers.transport.group(id)).await?;
         self.watch_fatal(&group);
         let registered = peers.groups.register(id, group.inbox());

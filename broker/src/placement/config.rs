@@ -34,9 +34,10 @@ pub struct GroupConfig {
     pub first_members: BTreeMap<RaftNodeId, Member>,
     /// Between signs of life of a leader.
     pub heartbeat: Duration,
-    /// A follower campaigns after hearing nothing for a time between this ...
+    /// A follower campaigns after hearing nothing for `election_max` and then a time between this and that. Also how long a leader that
+    /// hears nobody serves reads.
     pub election_min: Duration,
-    /// ... and this. Also how long a follower denies its vote to others after hearing from the leader.
+    /// See above. Also how long a follower denies its vote to others after hearing from the leader.
     pub election_max: Duration,
     /// One command at most.
     pub entry_bytes_max: usize,
@@ -60,11 +61,11 @@ impl GroupConfig {
             group,
             node,
             first_members,
-            // A leader that falls silent is followed within about 3 s: followers deny votes for `election_max` after they heard from
-            // it, then one campaigns. Three heartbeats may be late before anybody doubts.
-            heartbeat: Duration::from_millis(300),
-            election_min: Duration::from_millis(1000),
-            election_max: Duration::from_millis(2000),
+            // A leader that falls silent is followed within about 2 s: followers deny votes for `election_max` after they heard from
+            // it, and campaign after another `election_min` to `election_max`. Seven heartbeats are late before anybody doubts.
+            heartbeat: Duration::from_millis(200),
+            election_min: Duration::from_millis(600),
+            election_max: Duration::from_millis(1000),
             entry_bytes_max: ENTRY_BYTES_MAX,
             in_flight_count_max: IN_FLIGHT_COUNT_MAX,
             in_flight_bytes_max: IN_FLIGHT_BYTES_MAX,

@@ -291,7 +291,14 @@ impl Core {
             why: error.to_string(),
         })?;
         let tasks = Tasks::new();
-        let observer = Observer::start(&raft, config.node, applied, config.election_min, &tasks);
+        let observer = Observer::start(
+            &raft,
+            group,
+            config.node,
+            applied,
+            config.election_min,
+            &tasks,
+        );
         let proposer = Proposer {
             raft: raft.clone(),
             observer: observer.clone(),

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tidelog_env::Tasks;
-use tidelog_model::{LogId, RaftNodeId, Term};
+use tidelog_model::{LogId, NodeId, PlacementGroupId, RaftNodeId, Term};
 use tokio::sync::watch;
 
 /// What the rest of the group sees.
@@ -44,6 +44,7 @@ impl Observer {
     /// Starts observing. `lease` is the shortest time within which another leader could be elected.
     pub(super) fn start(
         raft: &Raft<Types, MachineStore>,
+        group: PlacementGroupId,
         node: RaftNodeId,
         applied: watch::Receiver<Option<LogId>>,
         lease: Duration,
@@ -59,6 +60,7 @@ impl Observer {
             leadership: leadership_to,
             fatal: fatal_to,
             shared: Arc::clone(&shared),
+            group,
         };
         tasks.spawn("placement-observer", watcher.run());
         Self {
@@ -133,6 +135,7 @@ impl Observer {
 }
 
 struct Watcher {
+    group: PlacementGroupId,
     server: WatchReceiverOf<Types, RaftServerMetrics<Types>>,
     all: WatchReceiverOf<Types, RaftMetrics<Types>>,
     applied: watch::Receiver<Option<LogId>>,
@@ -145,8 +148,13 @@ impl Watcher {
     async fn run(mut self) {
         loop {
             let (now, leads) = self.evaluate();
-            self.leadership
+            let changed = self
+                .leadership
                 .send_if_modified(|known| std::mem::replace(known, now) != now);
+            if changed {
+                let (leader, here) = (now.leader.map(NodeId::get), now.is_leader);
+                tracing::debug!(group = %self.group, term = %now.term, leader, here, "leadership");
+            }
             let waits_for_barrier = leads && !now.is_leader;
             let ended = tokio::select! {
                 changed = self.server.changed() => changed.is_err(),
