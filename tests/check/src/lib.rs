@@ -11,11 +11,13 @@
 
 mod history;
 mod judge;
+mod pauses;
 mod report;
 #[cfg(test)]
 mod tests;
 
 pub use history::{Event, History, Offset, Partition, Producer, Reader, Sequence};
+pub use pauses::{Pauses, percentile};
 pub use report::{Report, Rule, Summary, Violation};
 
 /// Judges a whole history.

@@ -30,13 +30,18 @@ use crate::rig::Rig;
 use crate::wait::{Waiting, until};
 
 const TOPIC: &str = "load";
+/// The note when nothing is sent any more.
+pub(crate) const ENDED: &str = "all producers have ended";
 /// A producer sends so many at once, then pauses: at most 2,500 records a second, which two busy cores carry.
 const BURST: u64 = 10;
 const PAUSE: Duration = Duration::from_millis(4);
 /// A record is a few dozen bytes to this much more; a batch takes about twenty.
 const PADDING_MAX: usize = 150;
 const BATCH_BYTES: usize = 2048;
-/// Records of one producer without an answer; it waits for its batches long before.
+/// Batches that one producer holds. A partition that waits ten seconds for a leader fills a part of it only, so that what
+/// happens to the others can be seen.
+const BATCHES_MAX: usize = 1024;
+/// Records of one producer and partition without an answer; it waits for its batches long before.
 const OUTSTANDING_MAX: usize = 8192;
 /// Longest time without an acknowledgement, and longest operation: longer than any outage that a scenario makes.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -92,7 +97,8 @@ struct Clients {
     recorder: Recorder,
     partitions: i32,
     phase: watch::Receiver<Phase>,
-    acknowledged: Arc<watch::Sender<usize>>,
+    /// How many, of each partition.
+    acknowledged: Arc<watch::Sender<Vec<usize>>>,
     failures: Arc<Mutex<Vec<String>>>,
 }
 
@@ -114,7 +120,10 @@ impl Load {
                 recorder: rig.recorder().clone(),
                 partitions: config.partitions,
                 phase: phase.subscribe(),
-                acknowledged: Arc::default(),
+                acknowledged: Arc::new(watch::Sender::new(vec![
+                    0;
+                    usize::try_from(config.partitions)?
+                ])),
                 failures: Arc::default(),
             },
             producers: JoinSet::new(),
@@ -158,20 +167,45 @@ impl Load {
     /// # Errors
     /// A client ended early, or it takes too long.
     pub async fn progress(&mut self, records: usize) -> Result<()> {
-        let mut acknowledged = self.clients.acknowledged.subscribe();
-        let goal = *acknowledged.borrow_and_update() + records;
-        let what = format!("{goal} acknowledged records");
-        until(&what, PATIENCE, async || {
+        let before: usize = self.counts().iter().sum();
+        let what = format!("{records} more acknowledged records");
+        self.wait(&what, |counts| {
+            counts.iter().sum::<usize>() >= before + records
+        })
+        .await
+    }
+
+    /// Waits until so many more records of each partition are acknowledged: after a fault, until every group has a leader that
+    /// clients find.
+    ///
+    /// # Errors
+    /// A client ended early, or it takes too long.
+    pub async fn progress_everywhere(&mut self, records: usize) -> Result<()> {
+        let before = self.counts();
+        let what = format!("{records} more acknowledged records of each partition");
+        let done = |now: &[usize]| {
+            let mut each = now.iter().zip(&before);
+            each.all(|(now, before)| *now >= before + records)
+        };
+        self.wait(&what, done).await
+    }
+
+    fn counts(&self) -> Vec<usize> {
+        self.clients.acknowledged.borrow().clone()
+    }
+
+    async fn wait(&mut self, what: &str, done: impl Fn(&[usize]) -> bool) -> Result<()> {
+        until(what, PATIENCE, async || {
             let ended = self.producers.try_join_next();
             if let Some(ended) = ended.or_else(|| self.readers.try_join_next()) {
                 ended??;
                 bail!("a client of the load ended early");
             }
-            let now = *acknowledged.borrow();
-            Ok(if now >= goal {
+            let now = self.counts();
+            Ok(if done(&now) {
                 Waiting::Done(())
             } else {
-                Waiting::NotYet(format!("{now}"))
+                Waiting::NotYet(format!("{now:?}"))
             })
         })
         .await
@@ -186,7 +220,7 @@ impl Load {
         while let Some(ended) = self.producers.join_next().await {
             ended?.context("a producer")?;
         }
-        self.clients.recorder.note("all producers have ended");
+        self.clients.recorder.note(ENDED);
         let summary = self.read_again().await?;
         let failures = self.clients.failures.lock();
         let shown = failures.get(..FAILURES_MAX).unwrap_or(&failures);
@@ -218,7 +252,7 @@ impl Load {
 async fn produce(clients: Clients, number: Producer) -> Result<()> {
     let config = ProducerConfig {
         batch_bytes: BATCH_BYTES,
-        buffer_bytes: 64 * BATCH_BYTES,
+        buffer_bytes: BATCHES_MAX * BATCH_BYTES,
         linger: Duration::from_millis(1),
         delivery_timeout: PATIENCE,
         request_timeout: REQUEST,
@@ -226,13 +260,20 @@ async fn produce(clients: Clients, number: Producer) -> Result<()> {
     };
     let cluster = clients.cluster.separate();
     let producer = producer::Producer::start(cluster, config, SystemClock::shared())?;
-    let (answers, waiting) = mpsc::channel(OUTSTANDING_MAX);
-    let results = tokio::spawn(results(clients.clone(), number, waiting));
+    // Partitions apart: one that waits for a leader must not hide what the others do.
+    let mut answers = Vec::new();
+    let mut ends = JoinSet::new();
+    for at in 0..usize::try_from(clients.partitions)? {
+        let (answered, waiting) = mpsc::channel(OUTSTANDING_MAX);
+        answers.push(answered);
+        ends.spawn(results(clients.clone(), number, at, waiting));
+    }
     let mut dice = StdRng::seed_from_u64(u64::from(number.0));
     let mut sequence = 0;
     while *clients.phase.borrow() == Phase::Load {
         for _ in 0..BURST {
-            let partition = dice.random_range(0..clients.partitions);
+            let at = dice.random_range(0..answers.len());
+            let partition = i32::try_from(at)?;
             let padding = dice.random_range(0..PADDING_MAX);
             let value = format!("{}:{sequence}:{}", number.0, "x".repeat(padding)).into_bytes();
             clients.recorder.record(Event::Sent {
@@ -249,6 +290,8 @@ async fn produce(clients: Clients, number: Producer) -> Result<()> {
             };
             match producer.send(record).await {
                 Ok(delivery) => answers
+                    .get(at)
+                    .context("a partition")?
                     .send((Sequence(sequence), delivery))
                     .await
                     .context("the results' task ended")?,
@@ -260,16 +303,19 @@ async fn produce(clients: Clients, number: Producer) -> Result<()> {
         tokio::time::sleep(PAUSE).await;
     }
     drop(answers);
-    results.await?;
+    while let Some(ended) = ends.join_next().await {
+        ended?;
+    }
     // Every record has its result; a failure among them is recorded.
     let _ = producer.close().await;
     Ok(())
 }
 
-/// Records what became of each record.
+/// Records what became of each record of one partition.
 async fn results(
     clients: Clients,
     producer: Producer,
+    partition: usize,
     mut waiting: mpsc::Receiver<(Sequence, Delivery)>,
 ) {
     while let Some((sequence, delivery)) = waiting.recv().await {
@@ -280,7 +326,11 @@ async fn results(
                     sequence,
                     offset: ack.offset.map(|offset| Offset(offset.get())),
                 });
-                clients.acknowledged.send_modify(|count| *count += 1);
+                clients.acknowledged.send_modify(|counts| {
+                    if let Some(count) = counts.get_mut(partition) {
+                        *count += 1;
+                    }
+                });
             }
             Err(failed) => {
                 let open = failed.outcome == Outcome::MayHaveHappened;

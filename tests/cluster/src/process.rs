@@ -54,7 +54,7 @@ impl Broker {
         Ok(std::fs::write(self.folder.join("broker.toml"), text)?)
     }
 
-    fn log_path(&self) -> PathBuf {
+    pub(crate) fn log_path(&self) -> PathBuf {
         self.folder.join("log.txt")
     }
 
@@ -77,6 +77,7 @@ impl Broker {
                 let name = name.to_string_lossy();
                 !name.starts_with("TIDELOG_") && !name.starts_with("AWS_")
             }))
+            .envs(std::env::var_os("CLUSTER_LOG").map(|filter| ("TIDELOG_LOG", filter)))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);

@@ -4,12 +4,15 @@
 //! Not here: one process (`process`), the order of faults (the scenarios).
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, ensure};
 use tempfile::TempDir;
-use tidelog_check::{History, Report};
+use tidelog_check::{History, Pauses, Report};
 
 use crate::admin::GroupView;
 use crate::config::{self, Addresses};
@@ -22,6 +25,14 @@ use crate::wait::{Waiting, until};
 const LED: Duration = Duration::from_secs(60);
 /// Complaints that a report shows.
 const COMPLAINTS_MAX: usize = 10;
+
+/// Notes of faults begin with one of these.
+const FAULTS: [&str; 4] = ["kill ", "pause ", "stop ", "cut "];
+
+/// Where the time of a fault ends: another fault, or the end of the load.
+fn is_other_time(note: &str) -> bool {
+    note == crate::load::ENDED || FAULTS.iter().any(|kind| note.starts_with(kind))
+}
 
 /// Brokers 1 to N of one cluster. Dropping it kills them and removes their folder, unless the scenario panics.
 pub struct Rig {
@@ -281,6 +292,27 @@ impl Rig {
         Ok(())
     }
 
+    /// Adds how long writes paused around each kind of fault to the file at `path`, and leaves history and logs beside it.
+    pub(crate) fn report(&self, name: &str, path: &OsStr) -> Result<()> {
+        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+        self.recorder.history(|history| {
+            for kind in FAULTS {
+                let pauses = Pauses::of(history, |note| note.starts_with(kind), is_other_time);
+                if !pauses.all().is_empty() {
+                    writeln!(file, "{name}: {}: {pauses}", kind.trim())?;
+                }
+            }
+            write_history(&beside(path, &format!("{name}.history")), history)
+        })?;
+        for (id, broker) in &self.brokers {
+            std::fs::copy(
+                broker.log_path(),
+                beside(path, &format!("{name}.broker-{id}")),
+            )?;
+        }
+        Ok(())
+    }
+
     /// Ends a failed scenario: the processes are killed, the folder is kept. The page that says what happened.
     pub(crate) fn failed(mut self, error: &Error) -> String {
         self.folder.disable_cleanup(true);
@@ -314,6 +346,13 @@ impl Drop for Rig {
         // The brokers end with their handles, before the folder goes.
         self.brokers.clear();
     }
+}
+
+/// `<path>.<what>.txt`
+fn beside(path: &OsStr, what: &str) -> PathBuf {
+    let mut beside = path.to_owned();
+    beside.push(format!(".{what}.txt"));
+    beside.into()
 }
 
 fn write_history(path: &Path, history: &History) -> Result<()> {

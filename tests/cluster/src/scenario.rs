@@ -57,6 +57,9 @@ fn in_runtime(
         let ended = tokio::time::timeout(limit, scenario(&mut rig)).await;
         let result = ended.unwrap_or_else(|_| Err(anyhow!("{name} takes more than {limit:?}")));
         let result = result.and_then(|()| rig.in_order());
+        if let (Ok(()), Some(report)) = (&result, std::env::var_os("CLUSTER_REPORT")) {
+            rig.report(name, &report)?;
+        }
         Ok(result.map_err(|error| Failure(rig.failed(&error))))
     })
 }

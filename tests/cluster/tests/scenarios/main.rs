@@ -5,3 +5,4 @@
 //! Spec: tests/README.md
 
 mod one;
+mod three;
