@@ -14,11 +14,16 @@ const PAUSE_FIRST: Duration = Duration::from_millis(50);
 /// Longest pause (before jitter).
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// Longest pause (before jitter) between two questions who leads. An election takes about two seconds: a pause of a second at its
+/// end made half of it again.
+pub(crate) const FAILOVER_PAUSE_MAX: Duration = Duration::from_millis(250);
+
 /// The pauses of one operation: 50 ms doubling to 1 s, each spread over 50 % to 150 %.
 #[derive(Clone)]
 pub struct Backoff {
     random: Arc<dyn Random>,
     next: Duration,
+    max: Duration,
 }
 
 impl Backoff {
@@ -28,13 +33,22 @@ impl Backoff {
         Self {
             random,
             next: PAUSE_FIRST,
+            max: PAUSE_MAX,
+        }
+    }
+
+    /// Pauses for what waits for a new leader, as [`FAILOVER_PAUSE_MAX`] says.
+    pub(crate) fn failover(random: Arc<dyn Random>) -> Self {
+        Self {
+            max: FAILOVER_PAUSE_MAX,
+            ..Self::new(random)
         }
     }
 
     /// The next pause.
     pub fn pause(&mut self) -> Duration {
         let pause = self.random.jitter(self.next);
-        self.next = (self.next * 2).min(PAUSE_MAX);
+        self.next = (self.next * 2).min(self.max);
         pause
     }
 

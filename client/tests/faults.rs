@@ -444,3 +444,97 @@ async fn one_unreadable_partition_is_told_in_the_end() {
     let asked = broker.state.lock().seen[&FETCH];
     assert!(asked < 200, "{asked} fetches in two seconds");
 }
+
+/// Far below the request's deadline, far above what is needed.
+const SOON: Duration = Duration::from_secs(15);
+
+/// Two brokers; requests wait for half a minute.
+async fn two_brokers() -> (FakeBroker, FakeBroker, Cluster) {
+    let first = FakeBroker::start().await;
+    first.topic("t", 1);
+    let second = first.start_other(2).await;
+    let cluster = Cluster::new(
+        ClusterConfig::new(&first.address.to_string()),
+        TcpNetwork::shared(),
+        SystemRandom::seeded(1),
+    );
+    (first, second, cluster.unwrap())
+}
+
+/// Proves that a producer leaves a leader that is paused in the middle of its requests as soon as another broker leads, not at the
+/// deadline of the requests; nothing is lost, repeated or reordered.
+#[tokio::test]
+async fn a_producer_leaves_a_paused_leader() {
+    let (first, _second, cluster) = two_brokers().await;
+    let config = ProducerConfig {
+        batch_bytes: 300,
+        linger: Duration::from_millis(1),
+        ..ProducerConfig::default()
+    };
+    let producer = Producer::start(cluster, config, SystemClock::shared()).unwrap();
+    let mut deliveries = send(&producer, 0..100).await;
+    producer.flush().await.unwrap();
+    // Done, and never answered: what is sent again must not be there twice.
+    first.fault(PRODUCE, &[Fault::Silence; 100]);
+    deliveries.extend(send(&producer, 100..110).await);
+    while first.state.lock().topics["t"][0].end() < 110 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    first.pause();
+    first.state.lock().faults.clear();
+    deliveries.extend(send(&producer, 110..200).await);
+    first.state.lock().leader = Some(2);
+    tokio::time::timeout(SOON, producer.flush())
+        .await
+        .expect("the paused broker is not waited for")
+        .unwrap();
+    for (number, delivery) in deliveries.iter().enumerate() {
+        let offset = delivery.wait().await.unwrap().offset.unwrap();
+        assert_eq!(offset.get(), i64::try_from(number).unwrap());
+    }
+    let expected: Vec<_> = (0..200).map(value).collect();
+    assert_eq!(first.state.lock().topics["t"][0].values(), expected);
+}
+
+/// Proves that a consumer goes on at the new leader while the old one is paused with its fetch.
+#[tokio::test]
+async fn a_consumer_leaves_a_paused_leader() {
+    let (first, second, cluster) = two_brokers().await;
+    let mut consumer = Consumer::new(cluster.separate(), ConsumerConfig::default());
+    let place = TopicPartition {
+        topic: "t".into(),
+        partition: PartitionIndex::new(0),
+    };
+    let start = Start::At(Offset::default());
+    consumer.assign(vec![(place.clone(), start)]).await.unwrap();
+    let events = consumer.poll(Duration::from_millis(100)).await.unwrap();
+    assert!(events.is_empty());
+    first.pause();
+    // This fetch stays with the paused broker.
+    consumer.poll(Duration::from_millis(100)).await.unwrap();
+    first.state.lock().leader = Some(2);
+    let producer = self::producer(&second, Acks::All);
+    send(&producer, 0..1).await;
+    let read = async {
+        while consumer.positions()[&place] == Offset::default() {
+            consumer.poll(Duration::from_millis(100)).await.unwrap();
+        }
+    };
+    tokio::time::timeout(SOON, read)
+        .await
+        .expect("the paused broker is not waited for");
+}
+
+/// Proves that metadata comes from a broker that talks, whichever of them is paused, and that a single broker is waited for.
+#[tokio::test]
+async fn metadata_comes_from_a_broker_that_talks() {
+    let (first, _second, cluster) = two_brokers().await;
+    cluster.refresh(Some(&["t"])).await.unwrap();
+    first.pause();
+    for _ in 0..10 {
+        tokio::time::timeout(SOON, cluster.refresh(Some(&["t"])))
+            .await
+            .expect("the paused broker is not waited for")
+            .unwrap();
+    }
+}

@@ -20,7 +20,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::{Network, Random};
 use tidelog_model::NodeId;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
+
+/// A broker that has said nothing for so long, though something is awaited, may be paused or cut off.
+pub(crate) const SILENCE: Duration = Duration::from_secs(1);
+/// How long one broker is waited for while others can be asked the same.
+const ASIDE: Duration = Duration::from_secs(2);
+/// Others that are asked before one is waited for to the end.
+const ASIDES_MAX: usize = 3;
 
 /// How a cluster is reached.
 #[derive(Clone, Debug)]
@@ -173,18 +180,54 @@ impl Cluster {
         Ok(connection)
     }
 
-    /// A connection to any broker: the known ones first, from a random one on, then the bootstrap addresses.
+    /// Whether a broker is silent for at least `limit` though something is awaited from it, a connection that is being opened
+    /// included.
+    pub(crate) fn is_silent(&self, id: NodeId, limit: Duration) -> bool {
+        let slot = self.0.slots.lock().get(&id).cloned();
+        slot.is_some_and(|slot| match slot.0.try_lock() {
+            Ok(held) => held
+                .as_ref()
+                .is_some_and(|held| held.is_open() && held.silent_for() >= limit),
+            Err(_) => true,
+        })
+    }
+
+    /// Closes the connection to a broker: what it has not answered is open, and may be sent to another one.
+    pub(crate) fn leave(&self, id: NodeId, why: &str) {
+        let slot = self.0.slots.lock().get(&id).cloned();
+        if let Some(slot) = slot
+            && let Ok(mut held) = slot.0.try_lock()
+            && let Some(connection) = held.take()
+        {
+            connection.close(why);
+        }
+    }
+
+    /// A connection to any broker: the known ones first, from a random one on, then the bootstrap addresses. Silent ones come
+    /// after those that talk.
     pub async fn any(&self) -> Result<Connection, Error> {
-        let known: Vec<NodeId> = self.metadata().brokers.keys().copied().collect();
+        let mut known: Vec<NodeId> = self.metadata().brokers.keys().copied().collect();
         if !known.is_empty() {
             let count = u64::try_from(known.len()).unwrap_or(1);
             let start = usize::try_from(self.0.random.next_u64() % count).unwrap_or(0);
-            for step in 0..known.len() {
-                if let Ok(connection) = self.node(known[(start + step) % known.len()]).await {
-                    return Ok(connection);
-                }
+            known.rotate_left(start);
+        }
+        let is_silent = |id: &NodeId| self.is_silent(*id, SILENCE);
+        let (silent, talking): (Vec<_>, Vec<_>) = known.into_iter().partition(is_silent);
+        for id in talking {
+            if let Ok(Ok(connection)) = timeout(ASIDE, self.node(id)).await {
+                return Ok(connection);
             }
         }
+        for id in silent {
+            if let Ok(connection) = self.node(id).await {
+                return Ok(connection);
+            }
+        }
+        self.bootstrap().await
+    }
+
+    async fn bootstrap(&self) -> Result<Connection, Error> {
         let mut held = self.0.first.0.lock().await;
         if let Some(connection) = held.as_ref()
             && connection.is_open()
@@ -192,8 +235,12 @@ impl Cluster {
             return Ok(connection.clone());
         }
         let mut last = Error::Stopped;
-        for (host, port) in &self.0.bootstrap {
-            match Connection::open(&*self.0.network, host, *port, &self.0.config.connection).await {
+        for (at, (host, port)) in self.0.bootstrap.iter().enumerate() {
+            let mut config = self.0.config.connection.clone();
+            if at + 1 < self.0.bootstrap.len() {
+                config.connect_timeout = config.connect_timeout.min(ASIDE);
+            }
+            match Connection::open(&*self.0.network, host, *port, &config).await {
                 Ok(connection) => {
                     *held = Some(connection.clone());
                     return Ok(connection);
@@ -233,9 +280,8 @@ impl Cluster {
     /// Asks for the brokers and for `topics` (all topics: `None`). One attempt; several callers take turns.
     pub async fn refresh(&self, topics: Option<&[&str]>) -> Result<Arc<Metadata>, Error> {
         let _turn = self.0.refreshing.lock().await;
-        let connection = self.any().await?;
-        let response = connection
-            .call::<MetadataRequest>(4..=12, self.request_deadline(), |_| {
+        let response = self
+            .ask_talking::<MetadataRequest>(4..=12, |_| {
                 let mut request = MetadataRequest::default();
                 request.topics = topics.map(|names| {
                     let topic = |name: &&str| {
@@ -283,6 +329,31 @@ impl Cluster {
         matches!(error, Error::Unreachable { .. }) && self.metadata().brokers.is_empty()
     }
 
+    /// One request that may be repeated, to any broker; one that does not answer for a while is left for another.
+    pub(crate) async fn ask_talking<R>(
+        &self,
+        ours: RangeInclusive<i16>,
+        build: impl Fn(i16) -> R,
+    ) -> Result<R::Response, Error>
+    where
+        R: RequestResponsePair + KafkaEncode,
+    {
+        let deadline = self.request_deadline();
+        let others = self.metadata().brokers.len().saturating_sub(1);
+        for _ in 0..others.min(ASIDES_MAX) {
+            let connection = self.any().await?;
+            let call = connection.call::<R>(ours.clone(), deadline, &build);
+            // The connection stays as it is: others may wait for it.
+            if let Ok(answer) = timeout(ASIDE, call).await {
+                return answer;
+            }
+        }
+        let connection = self.any().await?;
+        connection
+            .call::<R>(ours, self.request_deadline(), &build)
+            .await
+    }
+
     /// One request to any broker, tried again until the operation's deadline while that is safe: errors that may have
     /// happened are tried again only with `repeatable` requests.
     pub async fn ask_any<R>(
@@ -297,13 +368,17 @@ impl Cluster {
     {
         let mut attempts = self.attempts();
         loop {
-            let answer = match self.any().await {
-                Ok(connection) => {
-                    connection
-                        .call::<R>(ours.clone(), self.request_deadline(), &build)
-                        .await
+            let answer = if repeatable {
+                self.ask_talking::<R>(ours.clone(), &build).await
+            } else {
+                match self.any().await {
+                    Ok(connection) => {
+                        connection
+                            .call::<R>(ours.clone(), self.request_deadline(), &build)
+                            .await
+                    }
+                    Err(error) => Err(error),
                 }
-                Err(error) => Err(error),
             };
             let error = match answer {
                 Ok(response) => match check(&response) {

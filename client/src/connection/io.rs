@@ -9,9 +9,11 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tidelog_env::{BoxStream, Tasks};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::limits::REQUESTS_QUEUED_MAX;
@@ -33,6 +35,7 @@ pub(super) struct Outgoing {
 
 struct Pending {
     correlation: i32,
+    since: Instant,
     reply: Reply,
     _permit: Option<OwnedSemaphorePermit>,
 }
@@ -42,6 +45,8 @@ pub(super) struct Shared {
     pub(super) address: String,
     response_bytes_max: usize,
     pending: Mutex<VecDeque<Pending>>,
+    /// When the last answer came.
+    heard: Mutex<Instant>,
     why_closed: OnceLock<String>,
     stop: CancellationToken,
 }
@@ -52,6 +57,7 @@ impl Shared {
             address,
             response_bytes_max,
             pending: Mutex::new(VecDeque::new()),
+            heard: Mutex::new(Instant::now()),
             why_closed: OnceLock::new(),
             stop,
         }
@@ -59,6 +65,13 @@ impl Shared {
 
     pub(super) fn is_open(&self) -> bool {
         !self.stop.is_cancelled()
+    }
+
+    /// For how long the broker has said nothing though something is awaited.
+    pub(super) fn silent_for(&self) -> Duration {
+        let since = self.pending.lock().front().map(|oldest| oldest.since);
+        let heard = *self.heard.lock();
+        since.map_or(Duration::ZERO, |since| since.max(heard).elapsed())
     }
 
     /// Ends both tasks; every request on its way learns the first reason given.
@@ -163,6 +176,7 @@ async fn write_batch<W: AsyncWrite + Unpin>(
             Some(correlation) => {
                 let pending = Pending {
                     correlation,
+                    since: Instant::now(),
                     reply: outgoing.reply,
                     _permit: outgoing.permit,
                 };
@@ -203,6 +217,7 @@ async fn read_loop<R: AsyncRead + Unpin>(reader: R, shared: &Shared) -> String {
             return "an answer shorter than its header".to_owned();
         };
         let correlation = head.get_i32();
+        *shared.heard.lock() = Instant::now();
         let Some(request) = shared.pending.lock().pop_front() else {
             return format!("an answer {correlation} that nobody asked for");
         };

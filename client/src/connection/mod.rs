@@ -144,6 +144,11 @@ impl Connection {
         self.0.shared.is_open()
     }
 
+    /// For how long the broker has said nothing though something is awaited. A long poll is silent too.
+    pub(crate) fn silent_for(&self) -> Duration {
+        self.0.shared.silent_for()
+    }
+
     /// Closes it: everything on its way fails, as not sent or without an answer.
     pub fn close(&self, why: &str) {
         self.0.shared.close(why);

@@ -14,7 +14,7 @@ pub use fetch::{Fetched, FetchedRecord};
 pub use group::{GroupConfig, GroupConsumer};
 
 use crate::admin::OffsetSpec;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, SILENCE};
 use crate::error::{Error, ErrorCode};
 use crate::limits::{FETCH_BYTES_MAX, FETCH_PARTITION_BYTES_MAX};
 use crate::retry::Backoff;
@@ -113,6 +113,9 @@ struct Reading {
     failing_since: Option<Instant>,
 }
 
+/// How often brokers are looked at that a fetch is on its way to.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// Reads partitions. Give it a [`Cluster`] of its own ([`Cluster::separate`]) when others use theirs: a long poll holds
 /// up what is asked behind it on the same connection.
 pub struct Consumer {
@@ -120,7 +123,8 @@ pub struct Consumer {
     config: ConsumerConfig,
     readings: BTreeMap<TopicPartition, Reading>,
     on_way: FuturesUnordered<BoxFuture<'static, NodeAnswer>>,
-    busy: BTreeSet<NodeId>,
+    /// Brokers that a fetch is on its way to, and for what.
+    busy: BTreeMap<NodeId, Vec<TopicPartition>>,
     not_before: BTreeMap<NodeId, Instant>,
     stale: bool,
     refresh_not_before: Instant,
@@ -132,13 +136,13 @@ impl Consumer {
     /// A consumer of nothing yet.
     #[must_use]
     pub fn new(cluster: Cluster, config: ConsumerConfig) -> Self {
-        let backoff = Backoff::new(cluster.random());
+        let backoff = Backoff::failover(cluster.random());
         Self {
             cluster,
             config,
             readings: BTreeMap::new(),
             on_way: FuturesUnordered::new(),
-            busy: BTreeSet::new(),
+            busy: BTreeMap::new(),
             not_before: BTreeMap::new(),
             stale: false,
             refresh_not_before: Instant::now(),
@@ -221,9 +225,11 @@ impl Consumer {
     pub async fn poll(&mut self, wait: Duration) -> Result<Vec<Event>, Error> {
         let deadline = Instant::now() + wait;
         loop {
+            self.look_for_silent_brokers();
             self.refresh_if_stale().await;
             let wake = self.start_fetches();
-            let until = wake.map_or(deadline, |wake| wake.min(deadline));
+            let look = Instant::now() + LOOK;
+            let until = wake.map_or(look, |wake| wake.min(look)).min(deadline);
             let answer = if self.on_way.is_empty() {
                 tokio::time::sleep_until(until).await;
                 None
@@ -244,6 +250,29 @@ impl Consumer {
             if Instant::now() >= deadline {
                 return Ok(Vec::new());
             }
+        }
+    }
+
+    /// A broker that says nothing (paused, cut off) would keep its fetch until the deadline. Others are asked meanwhile who leads; what
+    /// another broker leads then is fetched there.
+    fn look_for_silent_brokers(&mut self) {
+        let limit = self.config.wait + SILENCE;
+        let metadata = self.cluster.metadata();
+        for (node, asked) in &self.busy {
+            if !self.cluster.is_silent(*node, limit) {
+                continue;
+            }
+            let moved = |partition: &TopicPartition| {
+                metadata
+                    .leader(&partition.topic, partition.partition)
+                    .is_some_and(|leader| leader != *node)
+            };
+            if asked.iter().any(moved) {
+                tracing::debug!("broker {node} is silent and leads no more: it is left");
+                self.cluster
+                    .leave(*node, "it said nothing, and another broker leads");
+            }
+            self.stale = true;
         }
     }
 
@@ -279,7 +308,7 @@ impl Consumer {
                 wake = Some(self.refresh_not_before);
                 continue;
             };
-            if self.busy.contains(&leader) {
+            if self.busy.contains_key(&leader) {
                 continue;
             }
             if let Some(not_before) = self
@@ -305,7 +334,8 @@ impl Consumer {
                     reading.on_way = true;
                 }
             }
-            self.busy.insert(node);
+            let asked = partitions.iter().map(|(partition, _)| partition.clone());
+            self.busy.insert(node, asked.collect());
             let job = FetchJob {
                 node,
                 partitions,

@@ -8,7 +8,8 @@
 //! - a batch that is sent again under its place is byte for byte the same;
 //! - while batches wait to be sent again, only the first of them is on its way, so order cannot change;
 //! - a batch gets another place only after the broker said it was not appended, and no attempt was left open;
-//! - at most `PRODUCE_IN_FLIGHT_MAX` batches are on their way, so that a broker recognises each.
+//! - at most `PRODUCE_IN_FLIGHT_MAX` batches, counted from the oldest on its way, are on their way, all to one broker, so that whoever leads
+//!   recognises each when it is sent again.
 
 use super::delivery::{BatchAck, BatchDone, Delivery};
 use super::parcel::{Identity, Opening, Parcel, Place};
@@ -71,8 +72,9 @@ struct Queue {
     open: Option<Parcel>,
     closed: VecDeque<Parcel>,
     retry: VecDeque<Parcel>,
-    /// Orders of the batches on their way.
+    /// Orders of the batches on their way, and to whom they are.
     on_way: Vec<u64>,
+    on_way_to: Option<NodeId>,
     order_next: u64,
     identity: Option<Identity>,
     sequence_next: Sequence,
@@ -242,12 +244,17 @@ impl Core {
                 drained.leaderless.push(Arc::clone(&topic.name));
                 continue;
             };
+            // What is on its way to another broker comes back first: it may be in the log, and five later batches would hide it.
+            if !queue.on_way.is_empty() && queue.on_way_to != Some(node) {
+                continue;
+            }
             let size = queue.next_bytes();
             let used = bytes.entry(node).or_default();
             if room(node) == 0 || (*used > 0 && *used + size > self.settings.request_bytes) {
                 continue;
             }
             if let Some(parcel) = queue.take(self.identity.filter(|_| self.settings.idempotent)) {
+                queue.on_way_to = Some(node);
                 *used += size;
                 drained.requests.entry(node).or_default().push(parcel);
             }
@@ -450,7 +457,7 @@ impl Queue {
         flushing: bool,
         settings: &Settings,
     ) -> Result<(), Option<Instant>> {
-        if self.reset || self.on_way.len() >= PRODUCE_IN_FLIGHT_MAX {
+        if self.reset || self.window() >= PRODUCE_IN_FLIGHT_MAX {
             return Err(None);
         }
         if let Some(not_before) = self.not_before.filter(|not_before| *not_before > now) {
@@ -472,6 +479,13 @@ impl Queue {
                 if due <= now { Ok(()) } else { Err(Some(due)) }
             }
         }
+    }
+
+    /// Batches from the oldest on its way to the newest that was ever sent.
+    fn window(&self) -> usize {
+        let oldest = self.on_way.iter().min().copied();
+        let window = self.order_next - oldest.unwrap_or(self.order_next);
+        usize::try_from(window).unwrap_or(usize::MAX)
     }
 
     fn next_bytes(&self) -> usize {

@@ -7,7 +7,7 @@ use super::core::Core;
 use super::delivery::BatchAck;
 use super::parcel::{Identity, Parcel};
 use super::wire;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, SILENCE};
 use crate::connection::{Answer, Connection};
 use crate::error::{Error, ErrorCode};
 use crate::limits::PRODUCE_IN_FLIGHT_MAX;
@@ -45,7 +45,26 @@ type Outcome = (NodeId, Vec<(Parcel, Result<BatchAck, Error>)>);
 struct Node {
     queue: mpsc::Sender<Parcels>,
     on_way: usize,
+    /// Batches on their way, per partition.
+    places: BTreeMap<(Arc<str>, i32), usize>,
+    /// Tells the broker's task not to wait for a connection any more.
+    left: Arc<Notify>,
 }
+
+impl Node {
+    fn returned(&mut self, parcel: &Parcel) {
+        let place = (Arc::clone(&parcel.topic), parcel.partition);
+        if let Some(count) = self.places.get_mut(&place) {
+            *count -= 1;
+            if *count == 0 {
+                self.places.remove(&place);
+            }
+        }
+    }
+}
+
+/// How often brokers are looked at that something is on its way to.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// The deciding task.
 pub(super) struct Sender {
@@ -61,11 +80,13 @@ pub(super) struct Sender {
     identity_backoff: Backoff,
     refresh_backoff: Backoff,
     identity_not_before: Instant,
+    look_at: Instant,
 }
 
 impl Sender {
     pub(super) fn new(shared: Arc<Shared>, sending: Sending, tasks: Tasks) -> Self {
-        let backoff = Backoff::new(sending.cluster.random());
+        let random = sending.cluster.random();
+        let backoff = Backoff::failover(Arc::clone(&random));
         Self {
             shared,
             tasks,
@@ -74,10 +95,11 @@ impl Sender {
             identity: None,
             refresh: None,
             stale: BTreeSet::new(),
-            identity_backoff: backoff.clone(),
+            identity_backoff: Backoff::new(random),
             refresh_backoff: backoff.clone(),
             backoff,
             identity_not_before: Instant::now(),
+            look_at: Instant::now(),
             sending,
         }
     }
@@ -86,8 +108,9 @@ impl Sender {
     pub(super) async fn run(mut self) {
         loop {
             let wake = self.send_what_is_due().await;
+            self.look_for_silent_brokers();
             self.ask_for_what_lacks();
-            let wake = wake.unwrap_or_else(|| Instant::now() + Duration::from_secs(1));
+            let wake = wake.map_or(self.look_at, |wake| wake.min(self.look_at));
             tokio::select! {
                 () = self.shared.wake.notified() => {}
                 Some((node, results)) = self.results.1.recv() => self.complete(node, results),
@@ -126,6 +149,41 @@ impl Sender {
         }
     }
 
+    /// A broker that says nothing (paused, cut off) would keep what it was sent until the request's deadline. Others are asked meanwhile
+    /// who leads; once that is another broker, the silent one is left, and what it has not answered is sent to that one. Its outcome is open,
+    /// so only batches that a broker recognises are sent again this way.
+    fn look_for_silent_brokers(&mut self) {
+        const ACKS_ALL: i16 = -1;
+        let now = Instant::now();
+        if now < self.look_at {
+            return;
+        }
+        self.look_at = now + LOOK;
+        if self.sending.acks != ACKS_ALL {
+            return;
+        }
+        let cluster = &self.sending.cluster;
+        let metadata = cluster.metadata();
+        for (id, node) in &self.nodes {
+            if node.on_way == 0 || !cluster.is_silent(*id, SILENCE) {
+                continue;
+            }
+            let moved = |(topic, partition): &(Arc<str>, i32)| {
+                let index = tidelog_model::PartitionIndex::new(*partition);
+                metadata
+                    .leader(topic, index)
+                    .is_some_and(|leader| leader != *id)
+            };
+            if node.places.keys().any(moved) {
+                tracing::debug!("broker {id} is silent and leads no more: it is left");
+                cluster.leave(*id, "it said nothing, and another broker leads");
+                node.left.notify_waiters();
+            }
+            let topics = node.places.keys().map(|(topic, _)| Arc::clone(topic));
+            self.stale.extend(topics);
+        }
+    }
+
     async fn dispatch(&mut self, id: NodeId, parcels: Parcels) {
         let mut sealed = Vec::with_capacity(parcels.len());
         for mut parcel in parcels {
@@ -147,13 +205,25 @@ impl Sender {
         }
         let node = self.nodes.entry(id).or_insert_with(|| {
             let (queue, requests) = mpsc::channel(PRODUCE_IN_FLIGHT_MAX);
+            let left = Arc::new(Notify::new());
+            let sending = self.sending.clone();
+            let results = self.results.0.clone();
             self.tasks.spawn(
                 "producer to one broker",
-                node_loop(id, self.sending.clone(), requests, self.results.0.clone()),
+                node_loop(id, sending, Arc::clone(&left), requests, results),
             );
-            Node { queue, on_way: 0 }
+            Node {
+                queue,
+                on_way: 0,
+                places: BTreeMap::new(),
+                left,
+            }
         });
         node.on_way += 1;
+        for parcel in &sealed {
+            let place = (Arc::clone(&parcel.topic), parcel.partition);
+            *node.places.entry(place).or_default() += 1;
+        }
         // There is room: no more than PRODUCE_IN_FLIGHT_MAX are on their way.
         if let Err(mpsc::error::SendError(parcels)) = node.queue.send(sealed).await {
             let gone = |parcel| {
@@ -173,6 +243,9 @@ impl Sender {
     fn complete(&mut self, id: NodeId, results: Vec<(Parcel, Result<BatchAck, Error>)>) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.on_way = node.on_way.saturating_sub(1);
+            for (parcel, _) in &results {
+                node.returned(parcel);
+            }
         }
         let failed = results.iter().any(|(_, result)| result.is_err());
         let pause = if failed {
@@ -245,10 +318,10 @@ async fn pending<T>(slot: &mut Option<BoxFuture<'static, T>>) -> T {
     }
 }
 
+/// Asked again elsewhere, it may use up an id that nobody gets.
 async fn init_producer_id(cluster: &Cluster) -> Result<Identity, Error> {
-    let connection = cluster.any().await?;
-    let response = connection
-        .call::<InitProducerIdRequest>(0..=4, cluster.request_deadline(), |_| {
+    let response = cluster
+        .ask_talking::<InitProducerIdRequest>(0..=4, |_| {
             let mut request = InitProducerIdRequest::default();
             request.transactional_id = None;
             request.transaction_timeout_ms = i32::MAX;
@@ -268,6 +341,7 @@ async fn init_producer_id(cluster: &Cluster) -> Result<Identity, Error> {
 async fn node_loop(
     id: NodeId,
     sending: Sending,
+    left: Arc<Notify>,
     mut requests: mpsc::Receiver<Parcels>,
     results: mpsc::Sender<Outcome>,
 ) {
@@ -277,7 +351,7 @@ async fn node_loop(
             Some(outcome) = answers.next() => outcome,
             request = requests.recv() => {
                 let Some(parcels) = request else { return };
-                match submit(id, &sending, &parcels).await {
+                match submit(id, &sending, &left, &parcels).await {
                     Ok(submitted) => {
                         answers.push(answered(submitted, parcels));
                         continue;
@@ -299,8 +373,21 @@ struct Submitted {
     answer: Option<Answer>,
 }
 
-async fn submit(id: NodeId, sending: &Sending, parcels: &[Parcel]) -> Result<Submitted, Error> {
-    let connection = sending.cluster.node(id).await?;
+async fn submit(
+    id: NodeId,
+    sending: &Sending,
+    left: &Notify,
+    parcels: &[Parcel],
+) -> Result<Submitted, Error> {
+    let connection = tokio::select! {
+        connection = sending.cluster.node(id) => connection?,
+        () = left.notified() => {
+            return Err(Error::NotSent {
+                address: format!("broker {id}"),
+                cause: "it said nothing, and another broker leads".to_owned(),
+            });
+        }
+    };
     let version = connection.version::<ProduceRequest>(wire::VERSIONS)?;
     let deadline = Instant::now() + sending.request_timeout;
     let correlation = connection.next_correlation();

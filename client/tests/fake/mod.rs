@@ -25,6 +25,7 @@ use tidelog_model::batch::RecordBatch;
 use tidelog_model::{LeaderEpoch, Offset};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 /// What happens to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +103,9 @@ pub struct State {
     pub seen: BTreeMap<i16, usize>,
     pub committed: BTreeMap<(String, String, i32), i64>,
     pub advertised_port: Option<u16>,
+    /// Brokers that share this state, beside the first, and who leads all partitions if not the first.
+    pub others: BTreeMap<i32, u16>,
+    pub leader: Option<i32>,
     next_producer: i64,
     generation: i32,
     members: i32,
@@ -116,14 +120,33 @@ pub struct State {
 pub struct FakeBroker {
     pub state: Arc<Mutex<State>>,
     pub address: std::net::SocketAddr,
+    paused: Arc<watch::Sender<bool>>,
 }
 
 impl FakeBroker {
     pub async fn start() -> Self {
+        Self::with(Arc::default()).await
+    }
+
+    /// Another broker of the same cluster, with this id.
+    pub async fn start_other(&self, id: i32) -> Self {
+        let other = Self::with(Arc::clone(&self.state)).await;
+        let port = other.address.port();
+        self.state.lock().others.insert(id, port);
+        other
+    }
+
+    /// From now on connections are accepted, as the system does, and nothing is read or answered.
+    pub fn pause(&self) {
+        self.paused.send_replace(true);
+    }
+
+    async fn with(state: Arc<Mutex<State>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let this = Self {
-            state: Arc::default(),
+            state,
             address: listener.local_addr().unwrap(),
+            paused: Arc::default(),
         };
         let broker = this.clone();
         tokio::spawn(async move {
@@ -156,8 +179,10 @@ impl FakeBroker {
     }
 
     async fn serve(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        let mut paused = self.paused.subscribe();
         loop {
             let length = stream.read_i32().await?;
+            let _ = paused.wait_for(|paused| !paused).await;
             let mut frame = vec![0; usize::try_from(length).unwrap()];
             stream.read_exact(&mut frame).await?;
             let frame = Bytes::from(frame);
@@ -348,6 +373,13 @@ impl FakeBroker {
         broker.port = i32::from(state.advertised_port.unwrap_or(self.address.port()));
         let mut response = MetadataResponse::default();
         response.brokers = vec![broker];
+        for (id, port) in &state.others {
+            let mut other = MetadataResponseBroker::default();
+            other.node_id = *id;
+            other.host = StrBytes::from("127.0.0.1");
+            other.port = i32::from(*port);
+            response.brokers.push(other);
+        }
         response.controller_id = 1;
         let names: Vec<String> = match request.topics {
             Some(topics) => topics
@@ -366,7 +398,7 @@ impl FakeBroker {
                     for index in 0..partitions.len() {
                         let mut partition = MetadataResponsePartition::default();
                         partition.partition_index = i32::try_from(index).unwrap();
-                        partition.leader_id = 1;
+                        partition.leader_id = state.leader.unwrap_or(1);
                         partition.leader_epoch = 1;
                         topic.partitions.push(partition);
                     }

@@ -304,6 +304,68 @@ fn retry_goes_alone_and_first() {
     assert!(take(&mut core, later).is_none(), "one at a time");
 }
 
+/// Proves that nothing is sent to a new leader before what is on its way to the old one has come back: it may be in the log, and a broker
+/// does not recognise it any more once five later batches are.
+#[test]
+fn a_new_leader_waits_for_the_old_one() {
+    const OTHER: NodeId = NodeId::new(2);
+    let now = Instant::now();
+    let mut core = Core::new(settings(true));
+    core.add_topic("t", 1, 0);
+    core.set_identity(Identity {
+        id: ProducerId::new(9),
+        epoch: ProducerEpoch::new(0),
+    });
+    for value in 0..200 {
+        append(&mut core, Some(0), value, now);
+    }
+    let take = |core: &mut Core, node| {
+        let mut requests = core.drain(now, |_, _| Some(node), |_| 5).requests;
+        requests.remove(&node).map(|mut parcels| parcels.remove(0))
+    };
+    let old: Vec<Parcel> = (0..3).map(|_| take(&mut core, NODE).unwrap()).collect();
+    assert!(
+        take(&mut core, OTHER).is_none(),
+        "three are at the old leader"
+    );
+    for parcel in old {
+        core.complete(parcel, Err(lost()), Duration::ZERO, now);
+    }
+    let again = take(&mut core, OTHER).unwrap();
+    assert_eq!(again.order, 0);
+    assert!(take(&mut core, OTHER).is_none(), "one at a time");
+}
+
+/// Proves that answers in another order do not let more batches out than a broker recognises.
+#[test]
+fn the_oldest_bounds_what_is_sent() {
+    let now = Instant::now();
+    let mut core = Core::new(settings(true));
+    core.add_topic("t", 1, 0);
+    core.set_identity(Identity {
+        id: ProducerId::new(9),
+        epoch: ProducerEpoch::new(0),
+    });
+    for value in 0..200 {
+        append(&mut core, Some(0), value, now);
+    }
+    let take = |core: &mut Core| {
+        let mut requests = core.drain(now, |_, _| Some(NODE), |_| 5).requests;
+        requests.remove(&NODE).map(|mut parcels| parcels.remove(0))
+    };
+    let mut sent: Vec<Parcel> = (0..PRODUCE_IN_FLIGHT_MAX)
+        .map(|_| take(&mut core).unwrap())
+        .collect();
+    let ack = BatchAck {
+        base_offset: None,
+        at: now,
+    };
+    core.complete(sent.remove(1), Ok(ack), Duration::ZERO, now);
+    assert!(take(&mut core).is_none(), "the oldest is still on its way");
+    core.complete(sent.remove(0), Ok(ack), Duration::ZERO, now);
+    assert!(take(&mut core).is_some());
+}
+
 /// Proves that without idempotence an open outcome is given up, since a repeat could append twice, and a certain
 /// refusal is tried again.
 #[test]
