@@ -85,6 +85,76 @@ pub struct ArchivePartition {
     pub tiered_until: i64,
 }
 
+/// Who is in the cluster, and who holds and leads what.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct Members {
+    /// The cluster.
+    pub cluster_id: String,
+    /// The broker that leads metadata.
+    pub metadata_leader: Option<i32>,
+    /// Its members.
+    pub brokers: Vec<MemberBroker>,
+    /// Brokers that ask to be taken in.
+    pub waiting: Vec<WaitingBroker>,
+    /// All placement groups; 0 is metadata.
+    pub groups: Vec<MemberGroup>,
+}
+
+/// One member.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct MemberBroker {
+    /// Its id.
+    pub id: i32,
+    /// Its zone.
+    pub zone: String,
+    /// Where other brokers reach it.
+    pub peer: String,
+    /// Its Raft node: another disk, another number.
+    pub raft_node: u64,
+    /// It was heard lately.
+    pub live: bool,
+    /// It is being emptied.
+    pub draining: bool,
+    /// Replicas that it holds or is getting.
+    pub replicas: usize,
+    /// Groups that it leads.
+    pub leads: usize,
+}
+
+/// A broker that asks to be taken in.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct WaitingBroker {
+    /// Its id.
+    pub id: i32,
+    /// Its zone.
+    pub zone: String,
+    /// Where it says that others reach it.
+    pub peer: String,
+    /// Its Raft node.
+    pub raft_node: u64,
+    /// A member has this id: adding this one replaces it.
+    pub replaces: bool,
+}
+
+/// One placement group.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct MemberGroup {
+    /// The group.
+    pub group: u32,
+    /// The brokers that hold its replicas.
+    pub replicas: Vec<i32>,
+    /// Where they are going, while they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Vec<i32>>,
+    /// The broker that leads it.
+    pub leader: Option<i32>,
+    /// Its term.
+    pub term: Option<u64>,
+    /// The leader that an operator asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preferred: Option<i32>,
+}
+
 #[derive(Serialize)]
 struct FlushBody<'a> {
     topic: Option<&'a str>,
@@ -195,6 +265,35 @@ impl AdminClient {
             .await
     }
 
+    /// Who is in the cluster, and who holds and leads what.
+    pub async fn members(&self) -> Result<Members, AdminError> {
+        self.get("/api/v1/members", None).await
+    }
+
+    /// Takes in a broker that waits; with `force` also in place of one that lives.
+    pub async fn add_broker(&self, broker: i32, force: bool) -> Result<Members, AdminError> {
+        let body = serde_json::json!({"broker": broker, "force": force});
+        self.post("/api/v1/members/add", &body).await
+    }
+
+    /// Begins to drain a broker, or with `cancel` keeps it. Goes on in the background.
+    pub async fn decommission(&self, broker: i32, cancel: bool) -> Result<Members, AdminError> {
+        let body = serde_json::json!({"broker": broker, "cancel": cancel});
+        self.post("/api/v1/members/decommission", &body).await
+    }
+
+    /// Asks for a leader.
+    pub async fn transfer_leader(&self, group: u32, broker: i32) -> Result<Members, AdminError> {
+        let body = serde_json::json!({"group": group, "broker": broker});
+        self.post("/api/v1/leaders/transfer", &body).await
+    }
+
+    /// Takes all wishes for leaders back.
+    pub async fn balance_leaders(&self) -> Result<Members, AdminError> {
+        self.post("/api/v1/leaders/balance", &serde_json::json!({}))
+            .await
+    }
+
     /// The tables.
     pub async fn archive_status(&self, topic: Option<&str>) -> Result<ArchiveStatus, AdminError> {
         self.get("/api/v1/archive", topic).await
@@ -220,6 +319,18 @@ impl AdminClient {
             url.query_pairs_mut().append_pair("topic", topic);
         }
         self.request(Method::GET, &url, Bytes::new(), Duration::from_secs(30))
+            .await
+    }
+
+    async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &serde_json::Value,
+    ) -> Result<T, AdminError> {
+        let url = self.at(path);
+        let body = Bytes::from(body.to_string());
+        // Longer than a change looks for a leader.
+        self.request(Method::POST, &url, body, Duration::from_secs(30))
             .await
     }
 

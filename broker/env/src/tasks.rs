@@ -22,6 +22,16 @@ impl Tasks {
         Self::default()
     }
 
+    /// A set of its own whose tasks also end when this one stops. Who stops this set waits for its own tasks only: stop the child first.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        Self {
+            tracker: TaskTracker::new(),
+            stop: self.stop.child_token(),
+            panics: Arc::clone(&self.panics),
+        }
+    }
+
     /// Fires when [`Tasks::stop`] is called.
     #[must_use]
     pub fn stopping(&self) -> CancellationToken {

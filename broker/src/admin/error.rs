@@ -50,6 +50,48 @@ impl Failure {
         )
     }
 
+    pub(super) fn not_waiting(broker: i32) -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "not_waiting",
+            format!(
+                "broker {broker} does not ask this broker to be taken in: start it with an empty data directory and a cluster.seeds that names \
+                 itself and this broker, or ask one that it names"
+            ),
+        )
+    }
+
+    pub(super) fn lives(broker: i32) -> Self {
+        Self::new(
+            StatusCode::CONFLICT,
+            "broker_lives",
+            format!(
+                "a broker {broker} is a member and lives, with another data directory: two brokers have one id. Give the new one another node.id; \
+                 --force replaces the one that lives"
+            ),
+        )
+    }
+
+    pub(super) fn refused(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "refused", message)
+    }
+
+    pub(super) fn unavailable(message: impl Into<String>) -> Self {
+        let message = format!(
+            "nothing was changed: {}; is a majority of the brokers up?",
+            message.into()
+        );
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+    }
+
+    pub(super) fn unknown(message: impl Into<String>) -> Self {
+        let message = format!(
+            "it may have been done: {}; look at the status, or repeat it",
+            message.into()
+        );
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "unknown", message)
+    }
+
     pub(super) fn timeout(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message)
     }

@@ -104,7 +104,7 @@ pub(super) async fn readyz(State(state): State<AdminState>) -> (StatusCode, Json
         }
     }
     let mut warnings = state.health.warnings();
-    for (group, offload) in state.offloads.iter() {
+    for (group, offload) in state.offloads.all().iter() {
         if let Some(error) = offload.progress().last_error() {
             warnings.push(Reason {
                 part: "offload",

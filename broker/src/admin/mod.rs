@@ -7,23 +7,24 @@ mod archive;
 mod cluster;
 mod error;
 mod health;
+mod members;
 mod scrape;
 mod server;
 mod tier;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::observe::Metrics;
 use crate::offload::Offload;
+use crate::placement::GroupMap;
 use crate::router::Router;
 use tidelog_archive::Archiver;
 use tidelog_env::Tasks;
-use tidelog_model::PlacementGroupId;
 use tidelog_tiering::reader::RemoteReader;
 use tokio::time::Instant;
 
 pub use health::{Health, Reason};
+pub use members::WaitingBroker;
 pub use server::{AdminServer, serve};
 
 /// What the admin routes work on.
@@ -32,11 +33,13 @@ pub struct AdminState {
     /// Where everything is.
     pub router: Router,
     /// Drivers of the data groups of this broker.
-    pub offloads: Arc<BTreeMap<PlacementGroupId, Offload>>,
+    pub offloads: GroupMap<Offload>,
     /// The archive, if this broker runs it.
     pub archiver: Option<Archiver>,
     /// Reader of the object store.
     pub reader: Arc<RemoteReader>,
+    /// Brokers that ask this one to be taken into the cluster.
+    pub waiting: Arc<dyn Fn() -> Vec<WaitingBroker> + Send + Sync>,
     /// Readiness.
     pub health: Health,
     /// Metric values.

@@ -142,7 +142,7 @@ fn reading(state: &AdminState) -> Reading {
             local_bytes: group.group().log().local_bytes(),
             ..GroupReading::default()
         };
-        if let Some(offload) = state.offloads.get(&group.id()) {
+        if let Some(offload) = state.offloads.get(group.id()) {
             let progress = offload.progress();
             of_group.steps_failed = progress.steps_failed.load(Ordering::Relaxed);
             of_group.cuts_published = progress.cuts_published.load(Ordering::Relaxed);

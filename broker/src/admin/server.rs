@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 use tidelog_env::{Accepted, Listener, Tasks};
 
 use super::AdminState;
-use super::{archive, cluster, health, scrape, tier};
+use super::{archive, cluster, health, members, scrape, tier};
 
 /// Largest request body: the requests are a few fields of JSON.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -47,6 +47,11 @@ fn routes(state: AdminState) -> Routes {
         .route("/readyz", get(health::readyz))
         .route("/metrics", get(scrape::metrics))
         .route("/api/v1/cluster", get(cluster::cluster))
+        .route("/api/v1/members", get(members::members))
+        .route("/api/v1/members/add", post(members::add))
+        .route("/api/v1/members/decommission", post(members::decommission))
+        .route("/api/v1/leaders/transfer", post(members::transfer))
+        .route("/api/v1/leaders/balance", post(members::balance))
         .route("/api/v1/topics", get(cluster::topics))
         .route("/api/v1/tier", get(tier::status))
         .route("/api/v1/tier/flush", post(tier::flush))

@@ -123,17 +123,17 @@ pub(super) async fn flush_groups(
                 .read(|machine| machine.partitions().has_topic(topic)),
             None => true,
         })
-        .map(crate::datagroup::DataGroup::id)
+        .map(|group| group.id())
         .collect();
     let flushes = groups
         .iter()
-        .filter_map(|group| state.offloads.get(group))
-        .map(|offload| offload.flush(trim_local));
+        .filter_map(|group| state.offloads.get(*group))
+        .map(|offload| async move { offload.flush(trim_local).await });
     let Ok(outcomes) = tokio::time::timeout(timeout, futures::future::join_all(flushes)).await
     else {
         let errors: Vec<String> = groups
             .iter()
-            .filter_map(|group| state.offloads.get(group)?.progress().last_error())
+            .filter_map(|group| state.offloads.get(*group)?.progress().last_error())
             .collect();
         let why = if errors.is_empty() {
             "it goes on in the background".to_owned()

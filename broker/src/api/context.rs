@@ -1,15 +1,15 @@
 //! What every handler works with.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::answer_memory::AnswerMemory;
 use crate::coordinator::service::Coordinator;
 use crate::observe::Metrics;
+use crate::placement::GroupMap;
 use crate::router::Router;
 use tidelog_env::Clock;
-use tidelog_model::{ClusterId, PlacementGroupId};
+use tidelog_model::ClusterId;
 
 /// Settings of the Kafka surface.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct Broker {
     /// Where everything is.
     pub router: Router,
     /// Coordinators of consumer groups, one per data group of this broker.
-    pub coordinators: Arc<BTreeMap<PlacementGroupId, Coordinator>>,
+    pub coordinators: GroupMap<Coordinator>,
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// Wall clock.

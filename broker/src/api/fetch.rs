@@ -199,7 +199,7 @@ fn applied_watches(
     broker: &Broker,
     topics: &[WantedTopic],
 ) -> Vec<watch::Receiver<Option<tidelog_model::LogId>>> {
-    let mut groups: BTreeMap<PlacementGroupId, &DataGroup> = BTreeMap::new();
+    let mut groups: BTreeMap<PlacementGroupId, DataGroup> = BTreeMap::new();
     for partition in topics
         .iter()
         .flat_map(|topic| &topic.partitions)

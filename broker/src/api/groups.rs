@@ -35,10 +35,10 @@ pub(super) fn instance_of(value: Option<&StrBytes>) -> Option<InstanceId> {
 }
 
 /// The coordinator of a consumer group, if this broker has it.
-pub(super) fn coordinator<'a>(
-    broker: &'a Broker,
+pub(super) fn coordinator(
+    broker: &Broker,
     group: &ConsumerGroupName,
-) -> Result<&'a Coordinator, ConsumerGroupError> {
+) -> Result<Coordinator, ConsumerGroupError> {
     let slot = slot_of(group);
     let group = broker
         .router
@@ -46,7 +46,7 @@ pub(super) fn coordinator<'a>(
         .map_err(|_| ConsumerGroupError::NotCoordinator)?;
     broker
         .coordinators
-        .get(&group.id())
+        .get(group.id())
         .ok_or(ConsumerGroupError::NotCoordinator)
 }
 
@@ -305,7 +305,7 @@ pub(super) fn list(broker: &Broker, request: &ListGroupsRequest) -> ListGroupsRe
                 .iter()
                 .any(|asked| asked.as_str().eq_ignore_ascii_case(value))
     };
-    for coordinator in broker.coordinators.values() {
+    for coordinator in broker.coordinators.all().values() {
         match coordinator.list_groups() {
             Ok(groups) => {
                 for group in groups {

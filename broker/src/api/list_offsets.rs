@@ -31,16 +31,15 @@ const EARLIEST_LOCAL: i64 = -4;
 const LATEST_TIERED: i64 = -5;
 
 /// A partition that this broker leads.
-#[derive(Clone, Copy)]
-struct Located<'a> {
+struct Located {
     id: PartitionId,
-    group: &'a DataGroup,
+    group: DataGroup,
     epoch: LeaderEpoch,
 }
 
-impl Located<'_> {
+impl Located {
     /// What was read so far, if this broker leads still.
-    fn checked<T>(self, broker: &Broker, found: T) -> Result<T, ErrorCode> {
+    fn checked<T>(&self, broker: &Broker, found: T) -> Result<T, ErrorCode> {
         if broker.router.leads_still(self.id, self.epoch) {
             Ok(found)
         } else {
@@ -50,12 +49,7 @@ impl Located<'_> {
 }
 
 /// The partition and its group, if this broker leads it and the client's epoch is current.
-fn locate<'a>(
-    broker: &'a Broker,
-    topic: &str,
-    index: i32,
-    epoch: i32,
-) -> Result<Located<'a>, ErrorCode> {
+fn locate(broker: &Broker, topic: &str, index: i32, epoch: i32) -> Result<Located, ErrorCode> {
     let partition = broker
         .router
         .partition(topic, index)
@@ -104,7 +98,7 @@ pub(super) async fn list_offsets(
                 wanted.current_leader_epoch,
             );
             let found = match located {
-                Ok(at) => look_up(at, wanted.timestamp)
+                Ok(at) => look_up(&at, wanted.timestamp)
                     .await
                     .map_err(|error| fetch_code(&error))
                     .and_then(|found| at.checked(broker, found)),
@@ -135,8 +129,8 @@ struct Found {
     epoch: i32,
 }
 
-async fn look_up(at: Located<'_>, timestamp: i64) -> Result<Option<Found>, FetchError> {
-    let (group, partition) = (at.group, at.id);
+async fn look_up(at: &Located, timestamp: i64) -> Result<Option<Found>, FetchError> {
+    let (group, partition) = (&at.group, at.id);
     let special = group.group().read(|machine| {
         let state = machine
             .partitions()
@@ -207,7 +201,7 @@ pub(super) fn offset_for_leader_epoch(
                 wanted.current_leader_epoch,
             );
             let end = located.and_then(|at| {
-                let end = epoch_end(at, wanted.leader_epoch)?;
+                let end = epoch_end(&at, wanted.leader_epoch)?;
                 at.checked(broker, end)
             });
             match end {
@@ -227,7 +221,7 @@ pub(super) fn offset_for_leader_epoch(
 }
 
 /// Where the epoch ended; `None` if this leader knows nothing of it, for it is newer, or none.
-fn epoch_end(at: Located<'_>, wanted: i32) -> Result<Option<(LeaderEpoch, Offset)>, ErrorCode> {
+fn epoch_end(at: &Located, wanted: i32) -> Result<Option<(LeaderEpoch, Offset)>, ErrorCode> {
     let wanted = LeaderEpoch::new(wanted);
     at.group.group().read(|machine| {
         let state = machine.partitions().get(at.id);

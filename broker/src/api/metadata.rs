@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 
 use super::context::Broker;
 use super::topics;
-use crate::datagroup::DataGroup;
 use crate::error::ErrorCode;
 use crate::metadata::Topic;
 use crate::wire::Connection;
@@ -65,7 +64,7 @@ fn live_brokers(broker: &Broker, connection: &Connection) -> Vec<Shown> {
     ids.extend(
         router
             .data_groups()
-            .filter_map(|group| leader_of(broker, group).0),
+            .filter_map(|group| leader_of(broker, group.id()).0),
     );
     ids.into_iter()
         .filter_map(|id| shown(broker, connection, id))
@@ -204,9 +203,8 @@ fn describe_partition(
 ) -> MetadataResponsePartition {
     let mut answer = MetadataResponsePartition::default();
     answer.partition_index = index;
-    let known = broker.router.data_group(group);
     // Both of one moment: an epoch belongs to its leader.
-    let (leader, epoch) = known.map_or((None, -1), |group| leader_of(broker, group));
+    let (leader, epoch) = leader_of(broker, group);
     answer.leader_id = leader.map_or(-1, NodeId::get);
     answer.leader_epoch = epoch;
     if leader.is_none() {
@@ -229,12 +227,12 @@ fn describe_partition(
 
 /// Who leads the group, and its leader epoch, as far as clients should know: a leader that lost touch with the others does not send
 /// them to itself.
-fn leader_of(broker: &Broker, group: &DataGroup) -> (Option<NodeId>, i32) {
-    let known = *group.group().leadership().borrow();
-    let this = broker.router.node();
-    let serves = |leader: &NodeId| *leader != this || group.group().can_serve_reads();
-    let epoch = LeaderEpoch::of_term(known.term);
-    (known.leader.filter(serves), epoch.get())
+fn leader_of(broker: &Broker, group: PlacementGroupId) -> (Option<NodeId>, i32) {
+    if let Some((leader, term)) = broker.router.leader(group) {
+        return (Some(leader), LeaderEpoch::of_term(term).get());
+    }
+    let held = broker.router.data_group(group);
+    (None, held.map_or(-1, |group| group.epoch().get()))
 }
 
 /// Answers DescribeCluster.

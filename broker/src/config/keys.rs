@@ -104,7 +104,7 @@ pub const KEYS: &[Key] = &[
         "peer.advertised",
         Kind::Text,
         "",
-        "Not used: other brokers dial what cluster.seeds says.",
+        "Address that brokers dial which do not have this one in their cluster.seeds. Empty: what the own cluster.seeds says.",
     ),
     key(
         "admin.listen",

@@ -91,6 +91,17 @@ impl Config {
             .find(|address| is_concrete(address))
     }
 
+    /// Where other brokers reach this one: `peer.advertised`, else what the seeds say of it.
+    #[must_use]
+    pub fn peer_address(&self) -> &str {
+        if !self.peer.advertised.is_empty() {
+            return &self.peer.advertised;
+        }
+        let own = format!("{}@", self.node.id);
+        let mut seeds = self.cluster.seeds.iter().map(|seed| seed.trim());
+        seeds.find_map(|seed| seed.strip_prefix(&own)).unwrap_or("")
+    }
+
     pub(super) fn check_seeds(&self) -> Result<(), ConfigError> {
         let seeds = parse_seeds(&self.cluster.seeds)?;
         if !seeds.is_empty() && !seeds.contains_key(&self.node.id) {

@@ -5,6 +5,7 @@
 //! Spec: docs/formats/group-log.md
 
 mod checkpoint;
+mod dropped;
 mod error;
 mod files;
 mod format;
@@ -24,6 +25,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use dropped::{drop_replica, finish_drop, was_dropped};
 pub use error::{LogError, LogFailure};
 pub use format::DIR_BYTES_MAX;
 pub use metrics::{BatchObservation, Counter, LogMetrics, LogObserver, NoObserver};

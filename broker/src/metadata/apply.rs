@@ -29,6 +29,8 @@ pub enum MetadataOutcome {
     TopicDeleted(Topic),
     /// The topic has these configs from now on.
     ConfigsSet(BTreeMap<String, String>),
+    /// Members, or where replicas shall be, are as asked from now on.
+    MembersChanged,
     /// These producer ids belong to the proposer.
     ProducerIds(ProducerIdBlock),
     /// Nothing changed.
@@ -72,7 +74,7 @@ pub enum Refusal {
     #[error("placement group {0} does not exist")]
     UnknownGroup(PlacementGroupId),
     /// No broker of this id is registered.
-    #[error("broker {0} is not registered")]
+    #[error("no broker {0} belongs to the cluster")]
     UnknownBroker(NodeId),
     /// A limit of the cluster is reached.
     #[error("the cluster may have at most {max} {what}")]
@@ -85,6 +87,42 @@ pub enum Refusal {
     /// A text, or the list of groups, is not usable.
     #[error("{0} is empty, too long, or not allowed")]
     InvalidField(&'static str),
+    /// The broker's replicas belong to another Raft node: another data directory holds, or held, them.
+    #[error(
+        "broker {0} is a member with another data directory: start it with that one; if that is lost, run `tidelog cluster add {0}`"
+    )]
+    OtherRaftNode(NodeId),
+    /// The broker was never taken in.
+    #[error("broker {0} is not a member of the cluster: run `tidelog cluster add {0}`")]
+    NotMember(NodeId),
+    /// Its replicas would find no place.
+    #[error(
+        "broker {node} cannot go: {needed} copies need {needed} brokers, and {stay} would stay; add one first"
+    )]
+    TooFewBrokers {
+        /// Who was to go.
+        node: NodeId,
+        /// Brokers that are needed.
+        needed: usize,
+        /// Brokers that would stay.
+        stay: usize,
+    },
+    /// Only a drained broker without replicas leaves.
+    #[error("broker {0} still holds replicas")]
+    StillHolds(NodeId),
+    /// Only a replica can lead.
+    #[error(
+        "broker {node} cannot lead group {group}: it holds no replica of it, or is being drained"
+    )]
+    NotReplica {
+        /// The group.
+        group: PlacementGroupId,
+        /// The broker.
+        node: NodeId,
+    },
+    /// It was decided on what is no longer so. Look again.
+    #[error("something else was faster; try again")]
+    Outdated,
     /// All producer ids are used up.
     #[error("no producer ids are left")]
     NoProducerIds,
@@ -115,7 +153,14 @@ impl Refusal {
             Self::UnknownGroup(_) => ErrorCode::InvalidReplicaAssignment,
             Self::UnknownBroker(_) => ErrorCode::BrokerIdNotRegistered,
             Self::Limit { .. } => ErrorCode::PolicyViolation,
-            Self::InvalidField(_) => ErrorCode::InvalidRequest,
+            Self::InvalidField(_)
+            | Self::OtherRaftNode(_)
+            | Self::NotMember(_)
+            | Self::StillHolds(_)
+            | Self::Outdated => ErrorCode::InvalidRequest,
+            Self::NotReplica { .. } | Self::TooFewBrokers { .. } => {
+                ErrorCode::InvalidReplicaAssignment
+            }
             Self::NoProducerIds | Self::Unreadable(_) => ErrorCode::UnknownServerError,
             Self::Told { code, .. } => *code,
         }
@@ -169,6 +214,13 @@ impl MetadataImage {
             }
             MetadataCommand::AllocateProducerIds { node: _ } => self.allocate(),
             MetadataCommand::SetBrokerFence { node, fenced } => self.set_fence(node, fenced),
+            MetadataCommand::AdmitBroker(admission) => self.admit(admission),
+            MetadataCommand::SetDraining { node, draining } => self.set_draining(node, draining),
+            MetadataCommand::MoveReplicas { targets } => self.move_replicas(targets),
+            MetadataCommand::ReplicasMoved { group, id } => self.replicas_moved(group, id),
+            MetadataCommand::RemoveBroker { node } => self.remove_broker(node),
+            MetadataCommand::PreferLeader { group, node } => self.prefer_leader(group, node),
+            MetadataCommand::CreateGroups { groups } => self.create_groups(groups),
         };
         outcome.unwrap_or_else(MetadataOutcome::Refused)
     }
@@ -199,12 +251,17 @@ impl MetadataImage {
             });
         }
         self.slots = groups.keys().copied().cycle().take(SLOTS).collect();
+        self.found(&groups);
         self.groups = groups;
         self.cluster = Some((cluster, name));
         Ok(MetadataOutcome::Bootstrapped(cluster))
     }
 
-    fn register(&mut self, node: NodeId, broker: Broker) -> Result<MetadataOutcome, Refusal> {
+    pub(super) fn register(
+        &mut self,
+        node: NodeId,
+        broker: Broker,
+    ) -> Result<MetadataOutcome, Refusal> {
         if node.get() < 0 {
             return Err(Refusal::InvalidField("the broker's id"));
         }

@@ -1,8 +1,9 @@
 //! Commands of the metadata group. Bytes: `format_command.rs`. Meaning: `apply.rs`.
 
 use super::image::Address;
+use super::membership::Admission;
 use std::collections::BTreeMap;
-use tidelog_model::{ClusterId, NodeId, PlacementGroupId, ProducerId, TopicId};
+use tidelog_model::{ClusterId, LogIndex, NodeId, PlacementGroupId, ProducerId, TopicId};
 
 /// What a proposer may ask of the metadata group. The stamp travels beside it (D7).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +66,44 @@ pub enum MetadataCommand {
         node: NodeId,
         /// Whether clients are kept away from it from now on.
         fenced: bool,
+    },
+    /// A broker is a member under this Raft node from now on.
+    AdmitBroker(Admission),
+    /// A broker shall hold nothing any more, or shall stay after all.
+    SetDraining {
+        /// The broker.
+        node: NodeId,
+        /// Whether it is to be emptied.
+        draining: bool,
+    },
+    /// Replicas of these groups shall be on these brokers; in ascending order, as many as there are.
+    MoveReplicas {
+        /// The targets.
+        targets: BTreeMap<PlacementGroupId, Vec<NodeId>>,
+    },
+    /// The group's voters are the target of the move `id`, committed by the group itself.
+    ReplicasMoved {
+        /// The group.
+        group: PlacementGroupId,
+        /// Which move.
+        id: LogIndex,
+    },
+    /// A drained broker that holds nothing leaves the cluster.
+    RemoveBroker {
+        /// The broker.
+        node: NodeId,
+    },
+    /// This broker shall lead the group while it can; `None`: whoever is its turn.
+    PreferLeader {
+        /// The group; metadata's too.
+        group: PlacementGroupId,
+        /// The broker.
+        node: Option<NodeId>,
+    },
+    /// New data groups.
+    CreateGroups {
+        /// The brokers that replicate each.
+        groups: BTreeMap<PlacementGroupId, Vec<NodeId>>,
     },
 }
 

@@ -3,11 +3,12 @@
 //! Spec: docs/formats/metadata-commands.md
 
 use super::command::{ConfigChange, ConfigOperation, ConfigSetMode, MetadataCommand};
+use super::format_membership::{put_admission, put_replicas, take_admission, take_replicas};
 use super::image::Address;
-use crate::format::{FormatError, Reader, Writer, insert_ascending};
+use crate::format::{FormatError, Reader, Writer};
 use crate::placement::Command;
 use bytes::Bytes;
-use tidelog_model::{ClusterId, NodeId, PlacementGroupId, TimestampMs, TopicId};
+use tidelog_model::{ClusterId, LogIndex, NodeId, PlacementGroupId, TimestampMs, TopicId};
 
 const VERSION: u8 = 1;
 
@@ -18,6 +19,13 @@ const DELETE_TOPIC: u8 = 4;
 const SET_TOPIC_CONFIGS: u8 = 5;
 const ALLOCATE_PRODUCER_IDS: u8 = 6;
 const SET_BROKER_FENCE: u8 = 7;
+const ADMIT_BROKER: u8 = 16;
+const SET_DRAINING: u8 = 17;
+const MOVE_REPLICAS: u8 = 18;
+const REPLICAS_MOVED: u8 = 19;
+const REMOVE_BROKER: u8 = 20;
+const CREATE_GROUPS: u8 = 21;
+const PREFER_LEADER: u8 = 22;
 
 impl MetadataCommand {
     /// The command as a proposal, stamped by the leader.
@@ -35,12 +43,7 @@ impl MetadataCommand {
             } => {
                 to.uuid(cluster.get());
                 to.text(name);
-                to.count(groups.len());
-                for (group, replicas) in groups {
-                    to.u32(group.get());
-                    to.count(replicas.len());
-                    replicas.iter().for_each(|node| to.i32(node.get()));
-                }
+                put_replicas(&mut to, groups);
             }
             Self::RegisterBroker {
                 node,
@@ -79,13 +82,38 @@ impl MetadataCommand {
                     .iter()
                     .for_each(|change| put_change(&mut to, change));
             }
-            Self::AllocateProducerIds { node } => to.i32(node.get()),
             Self::SetBrokerFence { node, fenced } => {
                 to.i32(node.get());
                 to.u8(u8::from(*fenced));
             }
+            Self::AllocateProducerIds { node } => to.i32(node.get()),
+            _ => self.put_membership(&mut to),
         }
         Command::new(to.finish(), Bytes::new())
+    }
+
+    /// The fields of the commands on members, replicas and leaders.
+    fn put_membership(&self, to: &mut Writer) {
+        match self {
+            Self::RemoveBroker { node } => to.i32(node.get()),
+            Self::AdmitBroker(admission) => put_admission(to, admission),
+            Self::SetDraining { node, draining } => {
+                to.i32(node.get());
+                to.u8(u8::from(*draining));
+            }
+            Self::MoveReplicas { targets: groups } | Self::CreateGroups { groups } => {
+                put_replicas(to, groups);
+            }
+            Self::PreferLeader { group, node } => {
+                to.u32(group.get());
+                to.i32(node.map_or(-1, NodeId::get));
+            }
+            Self::ReplicasMoved { group, id } => {
+                to.u32(group.get());
+                to.u64(id.get());
+            }
+            _ => {}
+        }
     }
 
     const fn kind(&self) -> u8 {
@@ -97,6 +125,13 @@ impl MetadataCommand {
             Self::SetTopicConfigs { .. } => SET_TOPIC_CONFIGS,
             Self::AllocateProducerIds { .. } => ALLOCATE_PRODUCER_IDS,
             Self::SetBrokerFence { .. } => SET_BROKER_FENCE,
+            Self::AdmitBroker(_) => ADMIT_BROKER,
+            Self::SetDraining { .. } => SET_DRAINING,
+            Self::MoveReplicas { .. } => MOVE_REPLICAS,
+            Self::ReplicasMoved { .. } => REPLICAS_MOVED,
+            Self::RemoveBroker { .. } => REMOVE_BROKER,
+            Self::CreateGroups { .. } => CREATE_GROUPS,
+            Self::PreferLeader { .. } => PREFER_LEADER,
         }
     }
 }
@@ -139,25 +174,44 @@ pub fn decode_command(dir: &[u8]) -> Result<(MetadataCommand, TimestampMs), Form
             node: NodeId::new(from.i32("the broker")?),
             fenced: from.flag("the fence")?,
         },
-        _ => return Err(FormatError::Invalid("the kind")),
+        _ => membership(kind, &mut from)?,
     };
     from.finish()?;
     Ok((command, stamp))
 }
 
+fn membership(kind: u8, from: &mut Reader<'_>) -> Result<MetadataCommand, FormatError> {
+    Ok(match kind {
+        ADMIT_BROKER => MetadataCommand::AdmitBroker(take_admission(from)?),
+        SET_DRAINING => MetadataCommand::SetDraining {
+            node: NodeId::new(from.i32("the broker")?),
+            draining: from.flag("whether it is drained")?,
+        },
+        MOVE_REPLICAS => MetadataCommand::MoveReplicas {
+            targets: take_replicas(from)?,
+        },
+        REPLICAS_MOVED => MetadataCommand::ReplicasMoved {
+            group: PlacementGroupId::new(from.u32("the group")?),
+            id: LogIndex::new(from.u64("the move")?),
+        },
+        REMOVE_BROKER => MetadataCommand::RemoveBroker {
+            node: NodeId::new(from.i32("the broker")?),
+        },
+        PREFER_LEADER => MetadataCommand::PreferLeader {
+            group: PlacementGroupId::new(from.u32("the group")?),
+            node: Some(NodeId::new(from.i32("the broker")?)).filter(|node| node.get() >= 0),
+        },
+        CREATE_GROUPS => MetadataCommand::CreateGroups {
+            groups: take_replicas(from)?,
+        },
+        _ => return Err(FormatError::Invalid("the kind")),
+    })
+}
+
 fn bootstrap(from: &mut Reader<'_>) -> Result<MetadataCommand, FormatError> {
     let cluster = ClusterId::new(from.uuid("the cluster")?);
     let name = from.text("the cluster's name")?;
-    let mut groups = std::collections::BTreeMap::new();
-    for _ in 0..from.count(8, "the placement groups")? {
-        let group = PlacementGroupId::new(from.u32("a placement group")?);
-        insert_ascending(
-            &mut groups,
-            group,
-            take_nodes(from)?,
-            "the placement groups",
-        )?;
-    }
+    let groups = take_replicas(from)?;
     Ok(MetadataCommand::BootstrapCluster {
         cluster,
         name,

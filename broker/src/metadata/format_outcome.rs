@@ -18,6 +18,7 @@ const CONFIGS_SET: u8 = 5;
 const PRODUCER_IDS: u8 = 6;
 const REFUSED: u8 = 7;
 const BROKER_FENCE_SET: u8 = 8;
+const MEMBERS_CHANGED: u8 = 16;
 
 const NOT_BOOTSTRAPPED: u8 = 1;
 const TOPIC_EXISTS: u8 = 2;
@@ -32,6 +33,7 @@ impl MetadataOutcome {
                 to.uuid(cluster.get());
             }
             Self::BrokerRegistered => to.u8(BROKER_REGISTERED),
+            Self::MembersChanged => to.u8(MEMBERS_CHANGED),
             Self::TopicCreated(topic) => {
                 to.u8(TOPIC_CREATED);
                 to.uuid(topic.get());
@@ -80,6 +82,7 @@ impl MetadataOutcome {
         Ok(match from.u8("the outcome")? {
             BOOTSTRAPPED => Self::Bootstrapped(ClusterId::new(from.uuid("the cluster")?)),
             BROKER_REGISTERED => Self::BrokerRegistered,
+            MEMBERS_CHANGED => Self::MembersChanged,
             TOPIC_CREATED => Self::TopicCreated(TopicId::new(from.uuid("the topic")?)),
             TOPIC_DELETED => Self::TopicDeleted(Topic {
                 name: from.text("the topic's name")?,

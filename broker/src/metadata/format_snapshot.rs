@@ -2,7 +2,10 @@
 //!
 //! Spec: docs/formats/metadata-snapshot.md
 
-use super::format_command::{put_address, take_address, take_groups, take_nodes};
+use super::format_command::{put_address, take_address, take_groups};
+use super::format_membership::{
+    put_members, put_preferred, put_replicas, take_members, take_preferred, take_replicas,
+};
 use super::image::{Broker, MetadataImage, SLOTS, Topic};
 use super::names::{check_topic_name, collision_key};
 use super::{PARTITIONS_MAX, TOPIC_PARTITIONS_MAX};
@@ -13,9 +16,11 @@ use tidelog_model::{
 };
 
 const MAGIC: [u8; 8] = *b"TLMETA\0\0";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// The last version without fences: all brokers lived.
 const VERSION_WITHOUT_FENCES: u16 = 1;
+/// The first version that knows members, moves and preferred leaders.
+const VERSION_WITH_MEMBERS: u16 = 3;
 
 impl MetadataImage {
     /// The whole state. Equal states have equal bytes.
@@ -34,12 +39,7 @@ impl MetadataImage {
             }
         }
         to.i64(self.next_producer_id);
-        to.count(self.groups.len());
-        for (group, replicas) in &self.groups {
-            to.u32(group.get());
-            to.count(replicas.len());
-            replicas.iter().for_each(|node| to.i32(node.get()));
-        }
+        put_replicas(&mut to, &self.groups);
         for slot in 0..SLOTS {
             to.u32(self.slots.get(slot).map_or(0, |group| group.get()));
         }
@@ -68,6 +68,8 @@ impl MetadataImage {
                 .for_each(|group| to.u32(group.get()));
             to.text_map(&topic.configs);
         }
+        put_members(&mut to, self);
+        put_preferred(&mut to, self);
         to.seal(MAGIC, VERSION)
     }
 
@@ -93,15 +95,7 @@ impl MetadataImage {
         if image.next_producer_id < 0 {
             return Err(FormatError::Invalid("the next producer id"));
         }
-        for _ in 0..from.count(8, "the placement groups")? {
-            let group = PlacementGroupId::new(from.u32("a placement group")?);
-            insert_ascending(
-                &mut image.groups,
-                group,
-                take_nodes(&mut from)?,
-                "the placement groups",
-            )?;
-        }
+        image.groups = take_replicas(&mut from)?;
         take_slots(&mut from, &mut image)?;
         for _ in 0..from.count(4 + 4 + 3 + 8, "the brokers")? {
             let node = NodeId::new(from.i32("a broker")?);
@@ -110,6 +104,10 @@ impl MetadataImage {
         }
         for _ in 0..from.count(16 + 4 + 8 + 4 + 4, "the topics")? {
             take_topic(&mut from, &mut image)?;
+        }
+        if version >= VERSION_WITH_MEMBERS {
+            take_members(&mut from, &mut image)?;
+            take_preferred(&mut from, &mut image)?;
         }
         from.finish()?;
         Ok(image)

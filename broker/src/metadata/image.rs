@@ -4,10 +4,12 @@
 //! placement group `partitions[n]`, which exists; ids of deleted topics never come back (proposers draw them at random).
 //! Not here: how it changes (`apply.rs`), its bytes (`format_snapshot.rs`).
 
+use super::membership::{ClusterMember, ReplicaMove};
 use super::names::collision_key;
 use std::collections::BTreeMap;
 use tidelog_model::{
-    ClusterId, LogId, NodeId, PartitionId, PartitionIndex, PlacementGroupId, TimestampMs, TopicId,
+    ClusterId, LogId, NodeId, PartitionId, PartitionIndex, PlacementGroupId, RaftNodeId,
+    TimestampMs, TopicId,
 };
 
 /// Consumer groups hash into this many slots; each slot belongs to one placement group.
@@ -20,6 +22,16 @@ pub struct Address {
     pub host: String,
     /// Port.
     pub port: u16,
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
 }
 
 /// A registered broker.
@@ -63,6 +75,10 @@ pub struct MetadataImage {
     pub(super) slots: Vec<PlacementGroupId>,
     pub(super) brokers: BTreeMap<NodeId, Broker>,
     pub(super) topics: BTreeMap<TopicId, Topic>,
+    pub(super) members: BTreeMap<NodeId, ClusterMember>,
+    pub(super) moves: BTreeMap<PlacementGroupId, ReplicaMove>,
+    pub(super) preferred: BTreeMap<PlacementGroupId, NodeId>,
+    pub(super) founders: BTreeMap<PlacementGroupId, BTreeMap<NodeId, RaftNodeId>>,
     // Rebuilt from `topics`, not in the snapshot.
     pub(super) names: BTreeMap<String, TopicId>,
     pub(super) collisions: BTreeMap<String, TopicId>,

@@ -13,11 +13,16 @@ mod config_rules;
 mod config_table;
 mod config_view;
 mod format_command;
+mod format_membership;
 mod format_outcome;
 mod format_snapshot;
 mod image;
 mod machine;
+mod membership;
+#[cfg(test)]
+mod membership_tests;
 mod names;
+mod plan;
 mod spread;
 
 pub use apply::{MetadataOutcome, Refusal};
@@ -32,7 +37,9 @@ pub use config_view::{
 pub use format_command::decode_command;
 pub use image::{Address, Broker, MetadataImage, SLOTS, Topic};
 pub use machine::MetadataMachine;
+pub use membership::{Admission, ClusterMember, REPLICAS_MAX, ReplicaMove};
 pub use names::{NameError, check_topic_name};
+pub use plan::{COPIES_DEFAULT, choose_first_replicas, choose_replicas, plan_moves};
 pub use spread::choose_groups;
 
 /// Most partitions of one topic.

@@ -55,31 +55,19 @@ pub enum StartError {
     /// The listener for other brokers.
     #[error(transparent)]
     Peer(#[from] PeerListenError),
-    /// The cluster exists, and this broker with its data directory is not in it.
+    /// The cluster refuses this broker with this data directory.
+    #[error("{0}")]
+    Refused(String),
+    /// The configuration and the data directory are of different clusters.
     #[error(
-        "cluster {cluster} exists (broker {by} says so) and this data directory is not one of its members: broker {node} has lost \
-         its disk, or was given another one. Start it with the data directory it had; replacing a broker is not built yet"
+        "cluster.seeds does not name broker {node}, whose data directory belongs to cluster {cluster} of several brokers: add it, or use another \
+         data directory"
     )]
-    NotMember {
+    NotASeed {
         /// The cluster.
         cluster: ClusterId,
-        /// Who said so.
-        by: NodeId,
         /// This broker.
         node: NodeId,
-    },
-    /// The configuration names other brokers than the cluster has.
-    #[error(
-        "cluster.seeds names the brokers [{seeds}], but cluster {cluster} of this data directory has [{members}]; changing the members \
-         of a cluster is not built yet"
-    )]
-    OtherMembers {
-        /// The cluster.
-        cluster: ClusterId,
-        /// The seeds' ids.
-        seeds: String,
-        /// The members' ids.
-        members: String,
     },
     /// The store's URL or credentials.
     #[error("object store: {0}")]

@@ -1,11 +1,10 @@
 //! Leadership over the brokers: spread over them while they run, handed over before one stops.
 //!
-//! Owns: which replica of a group is preferred, when leadership moves to it, the hand-over of a stop.
-//! Not here: elections, and how leadership is transferred (`placement`).
-//!
-//! Group `k` prefers replica `k mod n`, in the order of broker ids: every broker leads its share, and all brokers agree without talking.
+//! Owns: when leadership moves to the preferred replica, the hand-over of a stop.
+//! Not here: which replica is preferred (`metadata`), elections, and how leadership is transferred (`placement`).
 
-use super::formation::Founding;
+use super::identity::Identity;
+use crate::metadata::MetadataMachine;
 use crate::placement::{Group, StateMachine};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,51 +21,53 @@ const TRANSFER_PAUSE: Duration = Duration::from_secs(10);
 /// How long a stop waits for others to lead: a transfer takes some round trips, and whoever is left elects anyway.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(5);
 
-/// The replica that should lead the group.
-fn preferred(group: PlacementGroupId, replicas: &[RaftNodeId]) -> Option<RaftNodeId> {
-    let count = u32::try_from(replicas.len()).ok().filter(|n| *n > 0)?;
-    let at = usize::try_from(group.get() % count).ok()?;
-    replicas.get(at).copied()
-}
-
-/// Raft nodes of the members, in the order of broker ids.
-pub(super) fn replicas(record: &Founding) -> Vec<RaftNodeId> {
-    let members = record.members.iter();
-    members
-        .map(|member| RaftNodeId::new(member.raft_node_id))
-        .collect()
-}
-
 /// Whether `node` is close behind: within what a transfer waits for.
 fn keeps_up(caught_up: &BTreeMap<RaftNodeId, bool>, node: RaftNodeId) -> bool {
     caught_up.get(&node).copied().unwrap_or(false)
+}
+
+/// The Raft node that should lead the group, if it is another one than this broker.
+fn wanted(
+    id: PlacementGroupId,
+    metadata: &Group<MetadataMachine>,
+    own: Identity,
+) -> Option<RaftNodeId> {
+    metadata.read(|machine| {
+        let image = machine.image();
+        let node = image
+            .preferred_leader(id)
+            .filter(|node| *node != own.node)?;
+        image.members().get(&node).map(|member| member.raft_node)
+    })
 }
 
 /// Moves leadership of `group` to its preferred replica whenever this broker leads and that one has kept up for some time.
 pub(super) fn spread<M: StateMachine>(
     id: PlacementGroupId,
     group: &Group<M>,
-    own: RaftNodeId,
-    replicas: &[RaftNodeId],
+    metadata: &Group<MetadataMachine>,
+    own: Identity,
     tasks: &Tasks,
 ) {
-    let Some(wanted) = preferred(id, replicas).filter(|wanted| *wanted != own) else {
-        return;
-    };
-    let group = group.clone();
+    let (group, metadata) = (group.clone(), metadata.clone());
     tasks.supervise("leaders", TICK, move || {
-        let group = group.clone();
+        let (group, metadata) = (group.clone(), metadata.clone());
         async move {
             let mut steady = 0;
             loop {
                 tokio::time::sleep(TICK).await;
-                let ready = group.is_leader() && keeps_up(&group.followers(), wanted);
-                steady = if ready { steady + 1 } else { 0 };
+                let next = wanted(id, &metadata, own)
+                    .filter(|next| group.is_leader() && keeps_up(&group.followers(), *next));
+                let Some(next) = next else {
+                    steady = 0;
+                    continue;
+                };
+                steady += 1;
                 if steady < TICKS_STEADY {
                     continue;
                 }
-                tracing::info!(group = %id, to = %wanted, "leadership goes to the preferred replica");
-                if group.transfer_leadership(wanted).await.is_err() {
+                tracing::info!(group = %id, to = %next, "leadership goes to the preferred replica");
+                if group.transfer_leadership(next).await.is_err() {
                     return std::future::pending().await;
                 }
                 steady = 0;
@@ -81,9 +82,11 @@ pub(super) async fn hand_over<M: StateMachine>(group: &Group<M>) {
     let deadline = Instant::now() + HAND_OVER_WITHIN;
     let mut leadership = group.leadership();
     while group.is_leader() && Instant::now() < deadline {
-        let followers = group.followers();
-        let next = followers.iter().find(|(_, ready)| **ready);
-        let Some((next, _)) = next else {
+        let (followers, voters) = (group.followers(), group.replicas().voters);
+        let mut heirs = followers
+            .iter()
+            .filter(|(node, ready)| **ready && voters.contains(node));
+        let Some((next, _)) = heirs.next() else {
             return;
         };
         if group.transfer_leadership(*next).await.is_err() {
@@ -95,24 +98,5 @@ pub(super) async fn hand_over<M: StateMachine>(group: &Group<M>) {
         if let Ok(Err(_)) = timeout_at(retry, gone).await {
             return;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use super::*;
-
-    /// Proves that groups are shared out evenly, the same on every broker.
-    #[test]
-    fn groups_are_shared_out() {
-        let replicas: Vec<_> = [11, 22, 33].map(RaftNodeId::new).to_vec();
-        let mut led: BTreeMap<RaftNodeId, usize> = BTreeMap::new();
-        for group in 1..=6 {
-            let leader = preferred(PlacementGroupId::new(group), &replicas).unwrap();
-            *led.entry(leader).or_default() += 1;
-        }
-        assert!(led.len() == 3 && led.values().all(|count| *count == 2));
-        assert_eq!(preferred(PlacementGroupId::new(1), &[]), None);
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::World;
 use super::error::StartError;
+use super::formation::Formation;
 use super::groups::NodeGroups;
 use super::identity::Identity;
 use super::peers::Peers;
@@ -44,7 +45,7 @@ pub(super) struct Served<'a> {
     pub(super) config: &'a Config,
     pub(super) world: &'a World,
     pub(super) identity: Identity,
-    pub(super) peers: Option<&'a Peers>,
+    pub(super) peers: Option<&'a Arc<Peers>>,
     pub(super) store: &'a NodeStore,
     pub(super) groups: &'a NodeGroups,
     pub(super) refusing: Arc<AtomicBool>,
@@ -85,7 +86,7 @@ fn advertised(config: &Config, several: bool) -> Result<Option<(String, u16)>, S
     split(told, "kafka.advertised")
 }
 
-fn metrics(net: &NetMetrics, peers: Option<&Peers>) -> Arc<Metrics> {
+fn metrics(net: &NetMetrics, peers: Option<&Arc<Peers>>) -> Arc<Metrics> {
     Arc::new(Metrics::new(|registry| {
         net.register(registry);
         if let Some(peers) = peers {
@@ -120,7 +121,7 @@ pub(super) async fn serve(
     let admin_listener = admin_listener.map_err(admin_failed)?;
     let broker = Broker {
         router: groups.router.clone(),
-        coordinators: Arc::clone(&groups.coordinators),
+        coordinators: groups.coordinators.clone(),
         metrics: Arc::clone(&metrics),
         clock: Arc::clone(&world.clock),
         refusing,
@@ -141,9 +142,10 @@ pub(super) async fn serve(
     let kafka_address = kafka.local_addr();
     let state = AdminState {
         router: groups.router.clone(),
-        offloads: Arc::clone(&groups.offloads),
+        offloads: groups.offloads.clone(),
         archiver: start_archive(config, world, store, &groups.metadata, tasks),
         reader: Arc::clone(&store.reader),
+        waiting: waiting(peers),
         health: store.health.clone(),
         metrics,
         tasks: tasks.clone(),
@@ -158,6 +160,23 @@ pub(super) async fn serve(
     };
     let admin = admin::serve(admin_listener, state, tasks).map_err(admin_failed)?;
     Ok((kafka_address, admin.address, Listeners { kafka }))
+}
+
+/// Who asks this broker to be taken into the cluster.
+fn waiting(peers: Option<&Arc<Peers>>) -> Arc<dyn Fn() -> Vec<admin::WaitingBroker> + Send + Sync> {
+    let formation = peers.map(|peers| peers.formation.clone());
+    Arc::new(move || {
+        let asked = formation.as_ref().map(Formation::candidates);
+        let known = asked.into_iter().flatten();
+        known
+            .map(|candidate| admin::WaitingBroker {
+                node: candidate.node,
+                raft_node: candidate.raft_node,
+                zone: candidate.zone,
+                peer: candidate.peer,
+            })
+            .collect()
+    })
 }
 
 /// The archive, which any broker can be asked to run; by itself it runs where the metadata group is led.

@@ -3,6 +3,7 @@
 //! Owns: the order of start and stop, and the errors of starting, each with what to do.
 //! Not here: what the services do. This is the only module that knows all of them.
 
+mod book;
 mod disk_guard;
 mod error;
 mod formation;
@@ -10,6 +11,7 @@ mod groups;
 mod identity;
 mod leaders;
 mod listeners;
+mod members;
 mod peers;
 mod stop;
 mod store;
@@ -113,17 +115,25 @@ impl Node {
         config: &Config,
         world: &World,
         identity: Identity,
-        peers: Option<&peers::Peers>,
+        peers: Option<&Arc<peers::Peers>>,
         tasks: &Tasks,
     ) -> Result<Started, StartError> {
         let (fatal_sender, fatal) = watch::channel(None);
-        let store = store::open(config, world, identity, tasks)?;
+        let store = Arc::new(store::open(config, world, identity, tasks)?);
         let reserve = config.log.reserve_bytes;
         let (disk, health) = (Arc::clone(&world.disk), store.health.clone());
         let dir = config.node.data_dir.clone();
         let refusing = disk_guard::start(disk, dir, reserve, health, tasks);
-        let groups =
-            groups::start(config, world, identity, peers, &store, &fatal_sender, tasks).await?;
+        let parts = groups::Parts {
+            config,
+            world,
+            identity,
+            peers,
+            store: &store,
+            fatal: &fatal_sender,
+            tasks,
+        };
+        let groups = groups::start(parts).await?;
         let served = listeners::Served {
             config,
             world,
@@ -191,7 +201,7 @@ type Started = (
 async fn join(
     config: &Config,
     world: &World,
-) -> Result<(Identity, Option<peers::Peers>), StartError> {
+) -> Result<(Identity, Option<Arc<peers::Peers>>), StartError> {
     let seeds = config.seeds();
     let node = NodeId::new(config.node.id);
     let alone = seeds.is_empty().then_some(config.cluster.name.as_str());
@@ -201,7 +211,9 @@ async fn join(
         peers::check_alone(&directory)?;
         None
     } else {
-        Some(peers::Peers::start(config, world, &mut directory).await?)
+        Some(Arc::new(
+            peers::Peers::start(config, world, &mut directory).await?,
+        ))
     };
     let cluster = directory
         .founding

@@ -1,23 +1,28 @@
 //! The other brokers: the listener they reach, and the transport that reaches them. Only in clusters of several brokers.
 //!
-//! Owns: wiring of `peer` for this node, the numbers of its services, where seeds are.
+//! Owns: wiring of `peer` for this node, the numbers of its services, asking others who leads what.
 //! Not here: bytes between brokers (`peer`), forming a cluster (`formation`).
 //! Spec: docs/protocols/peer.md
 
 use super::World;
+use super::book::Book;
 use super::error::StartError;
 use super::formation::{Asker, Formation, Founding};
 use super::identity::Directory;
 use super::listeners::resolve;
 use crate::config::Config;
 use crate::peer::{
-    AddressBook, CallServices, PeerConfig, PeerGroups, PeerIdentity, PeerListener,
-    PeerListenerConfig, PeerListenerParts, PeerMetrics, PeerTarget, PeerTransport,
-    PeerTransportParts,
+    CallService, CallServices, Caller, PeerConfig, PeerGroups, PeerIdentity, PeerListener,
+    PeerListenerConfig, PeerListenerParts, PeerMetrics, PeerTransport, PeerTransportParts,
 };
-use std::collections::BTreeMap;
+use crate::router::{BrokerBook, LeadersElsewhere, Router, decode_leaders, encode_leaders};
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tidelog_env::Tasks;
+use std::time::Duration;
+use tidelog_env::{Random, Tasks};
 use tidelog_model::NodeId;
 
 /// Service of cluster formation.
@@ -25,14 +30,12 @@ pub(super) const SERVICE_FORMATION: u8 = 1;
 /// Service of metadata forwarding.
 pub(super) const SERVICE_METADATA: u8 = 2;
 
-/// Where the configuration says that brokers are.
-struct SeedBook(BTreeMap<NodeId, String>);
-
-impl AddressBook for SeedBook {
-    fn address(&self, broker: NodeId) -> Option<String> {
-        self.0.get(&broker).cloned()
-    }
-}
+/// Service of who leads what.
+pub(super) const SERVICE_LEADERS: u8 = 16;
+/// How often others are asked who leads the groups that are not held here; half a second late is soon enough after an election.
+const LEADERS_PAUSE: Duration = Duration::from_millis(500);
+/// How long one may take to answer.
+const LEADERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The connections with the other brokers, and the record of the cluster they make.
 pub(super) struct Peers {
@@ -41,6 +44,8 @@ pub(super) struct Peers {
     pub(super) services: CallServices,
     pub(super) metrics: PeerMetrics,
     pub(super) record: Founding,
+    pub(super) book: Arc<Book>,
+    pub(super) formation: Formation,
     listener: PeerListener,
     tasks: Tasks,
 }
@@ -53,7 +58,7 @@ impl Peers {
         directory: &mut Directory,
     ) -> Result<Self, StartError> {
         let seeds = config.seeds();
-        check_members(&seeds, directory)?;
+        check_named(&seeds, directory)?;
         let cluster = directory.founding.as_ref().map(Founding::cluster);
         let identity = Arc::new(PeerIdentity::new(
             cluster,
@@ -63,21 +68,21 @@ impl Peers {
             world.random.as_ref(),
         ));
         let tasks = Tasks::new();
-        let book = seeds
-            .iter()
-            .map(|(id, address)| (NodeId::new(*id), address.clone()));
+        let at = seeds.iter();
+        let at = at.map(|(id, address)| (NodeId::new(*id), address.clone()));
+        let book = Arc::new(Book::new(at.collect()));
         let metrics = PeerMetrics::default();
         let parts = PeerTransportParts {
             identity: Arc::clone(&identity),
             network: Arc::clone(&world.network),
             random: Arc::clone(&world.random),
-            book: Arc::new(SeedBook(book.collect())),
+            book: Arc::clone(&book) as _,
             metrics: metrics.clone(),
             tasks: tasks.clone(),
         };
         let transport = PeerTransport::new(PeerConfig::default(), parts);
         let (groups, services) = (PeerGroups::new(), CallServices::new());
-        let formation = Formation::new(config, directory);
+        let formation = Formation::new(config, directory, Arc::clone(&book));
         services.register(SERVICE_FORMATION, Arc::new(formation.clone()));
         let listen = resolve(&config.peer.listen, "peer.listen")?;
         let parts = PeerListenerParts {
@@ -94,11 +99,7 @@ impl Peers {
             transport: &transport,
             formation: &formation,
         };
-        let record = match &directory.founding {
-            Some(record) => Ok(record.clone()),
-            None => asker.form(directory).await,
-        };
-        let record = match record {
+        let record = match asker.form(directory).await {
             Ok(record) => record,
             Err(error) => {
                 listener.stop().await;
@@ -107,31 +108,47 @@ impl Peers {
             }
         };
         identity.join(record.cluster());
+        book.join(record.clone());
         Ok(Self {
             transport,
             groups,
             services,
             metrics,
             record,
+            book,
+            formation,
             listener,
             tasks,
         })
     }
 
-    /// The other members, as calls reach them.
-    pub(super) fn targets(&self, own: NodeId) -> BTreeMap<NodeId, PeerTarget> {
-        let members = self.record.first_members().into_iter();
-        members
-            .filter(|(_, member)| member.broker != own)
-            .map(|(raft_node, member)| {
-                let target = PeerTarget {
-                    broker: Some(member.broker),
-                    node: Some(raft_node),
-                    address: member.address,
-                };
-                (member.broker, target)
-            })
-            .collect()
+    /// Tells others who leads the groups of this broker.
+    pub(super) fn answer_leaders(&self, router: &Router) {
+        let service = LeadersService(router.clone());
+        self.services.register(SERVICE_LEADERS, Arc::new(service));
+    }
+
+    /// Asks members who leads the groups that this broker does not hold, while there are any.
+    pub(super) fn ask_leaders(
+        &self,
+        router: &Router,
+        elsewhere: &LeadersElsewhere,
+        random: Arc<dyn Random>,
+        tasks: &Tasks,
+    ) {
+        let (transport, book) = (self.transport.clone(), Arc::clone(&self.book));
+        let (router, elsewhere) = (router.clone(), elsewhere.clone());
+        tasks.supervise("leaders-elsewhere", LEADERS_PAUSE, move || {
+            let (transport, book) = (transport.clone(), Arc::clone(&book));
+            let (router, elsewhere) = (router.clone(), elsewhere.clone());
+            let random = Arc::clone(&random);
+            async move {
+                loop {
+                    ask_once(&transport, &book, &router, &elsewhere).await;
+                    tokio::time::sleep(random.jitter(LEADERS_PAUSE)).await;
+                }
+            }
+        });
     }
 
     /// Ends every connection. What was in work may have happened.
@@ -141,34 +158,69 @@ impl Peers {
     }
 }
 
-/// A directory that is in a cluster belongs to exactly the brokers that the seeds name.
-fn check_members(seeds: &BTreeMap<i32, String>, directory: &Directory) -> Result<(), StartError> {
-    let Some(record) = &directory.founding else {
-        return Ok(());
-    };
-    let mut members: Vec<i32> = record.brokers().iter().map(|id| id.get()).collect();
-    if members.is_empty() {
-        members.push(directory.node.get());
+/// One round: whoever holds a group that this broker does not is asked.
+async fn ask_once(
+    transport: &PeerTransport,
+    book: &Book,
+    router: &Router,
+    elsewhere: &LeadersElsewhere,
+) {
+    let held = |group| router.data_group(group).is_some();
+    let others: BTreeSet<NodeId> = router.image(|image| {
+        elsewhere.keep(|group| image.groups().contains_key(&group) && !held(group));
+        let missing = image.groups().iter().filter(|(group, _)| !held(**group));
+        let holders = missing.flat_map(|(_, nodes)| nodes.iter().copied());
+        holders.filter(|node| image.is_live(*node)).collect()
+    });
+    let asked = others.into_iter().filter_map(|node| {
+        let target = book.target(node)?;
+        Some(async move {
+            let request = Bytes::from_static(&[1]);
+            let answer = transport.call(&target, SERVICE_LEADERS, request, LEADERS_WITHIN);
+            match decode_leaders(&answer.await.ok()?) {
+                Ok(said) => Some(said),
+                Err(error) => {
+                    tracing::debug!(
+                        "broker {node} says who leads in words that cannot be read: {error}"
+                    );
+                    None
+                }
+            }
+        })
+    });
+    for said in futures::future::join_all(asked).await.into_iter().flatten() {
+        elsewhere.note(&said);
     }
-    if seeds.keys().eq(&members) && record.has(directory.node, directory.raft_node) {
-        return Ok(());
+}
+
+/// Answers who leads the groups of this broker. The request is one byte, its version.
+struct LeadersService(Router);
+
+impl CallService for LeadersService {
+    fn call(&self, _: Caller, _: Bytes) -> BoxFuture<'static, Bytes> {
+        let groups = self.0.data_groups();
+        let known = groups.filter_map(|group| Some((group.id(), self.0.leader(group.id())?)));
+        let answer = encode_leaders(&known.collect());
+        std::future::ready(answer).boxed()
     }
-    let words = |ids: Vec<String>| ids.join(", ");
-    Err(StartError::OtherMembers {
-        cluster: record.cluster(),
-        seeds: words(seeds.keys().map(ToString::to_string).collect()),
-        members: words(members.iter().map(ToString::to_string).collect()),
-    })
+}
+
+/// A broker of a cluster of several is one of its own seeds.
+fn check_named(seeds: &BTreeMap<i32, String>, directory: &Directory) -> Result<(), StartError> {
+    let several = directory
+        .founding
+        .as_ref()
+        .filter(|record| record.members.len() > 1);
+    match several {
+        Some(record) if !seeds.contains_key(&directory.node.get()) => Err(StartError::NotASeed {
+            cluster: record.cluster(),
+            node: directory.node,
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// A broker without seeds must not go on alone in the directory of a cluster of several.
 pub(super) fn check_alone(directory: &Directory) -> Result<(), StartError> {
-    let several = directory.founding.as_ref();
-    match several.filter(|record| record.members.len() > 1) {
-        None => Ok(()),
-        Some(_) => check_members(
-            &BTreeMap::from([(directory.node.get(), String::new())]),
-            directory,
-        ),
-    }
+    check_named(&BTreeMap::new(), directory)
 }

@@ -4,6 +4,7 @@ use super::groups::NodeGroups;
 use super::listeners::Listeners;
 use super::peers::Peers;
 use crate::router::Heartbeats;
+use std::sync::Arc;
 use tidelog_env::Tasks;
 
 /// Everything that has to stop.
@@ -11,7 +12,7 @@ pub(super) struct Parts {
     pub(super) tasks: Tasks,
     pub(super) groups: NodeGroups,
     pub(super) listeners: Listeners,
-    pub(super) peers: Option<Peers>,
+    pub(super) peers: Option<Arc<Peers>>,
     pub(super) heartbeats: Option<Heartbeats>,
 }
 

@@ -19,6 +19,7 @@ mod epochs;
 mod fences;
 mod fetch;
 mod health;
+mod members;
 mod produce;
 mod three;
 

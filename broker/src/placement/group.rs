@@ -39,7 +39,7 @@ const FOLLOWER_LAG_MAX: u64 = 64;
 /// A handle to a running group. Clones are the same group; it runs until [`Group::stop`].
 pub struct Group<M: StateMachine> {
     machine: Arc<MachineCell<M>>,
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
 }
 
 impl<M: StateMachine> Clone for Group<M> {
@@ -52,9 +52,10 @@ impl<M: StateMachine> Clone for Group<M> {
 }
 
 /// What does not depend on the machine's type.
-struct Core {
+pub(super) struct Core {
     group: PlacementGroupId,
-    raft: Raft<Types, MachineStore>,
+    pub(super) own: RaftNodeId,
+    pub(super) raft: Raft<Types, MachineStore>,
     store: MachineStore,
     log: GroupLog,
     observer: Observer,
@@ -309,6 +310,7 @@ impl Core {
         };
         Ok(Self {
             group,
+            own: config.node,
             raft,
             store,
             log,

@@ -8,11 +8,13 @@ mod config;
 mod contract;
 mod format;
 mod group;
+mod group_map;
 mod in_flight;
 mod leadership;
 mod log_store;
 mod machine;
 mod machine_store;
+mod membership;
 mod peer_client;
 mod peer_inbox;
 mod peers;
@@ -22,6 +24,8 @@ mod raft_types;
 pub use config::{GroupConfig, PlacementError};
 pub use contract::{Command, Leadership, ProposeError, SnapshotError, StateMachine};
 pub use group::Group;
+pub use group_map::GroupMap;
+pub use membership::{MembershipStep, Replicas, ReplicasNow};
 pub use peer_inbox::PeerInbox;
 pub use peers::{
     AppendReply, AppendRequest, Lane, NoPeers, PeerError, PeerLink, PeerNetwork, PeerReply,

@@ -9,7 +9,6 @@ use super::metadata_service::{Answer, Request};
 use crate::metadata::{MetadataCommand, MetadataMachine, MetadataOutcome};
 use crate::peer::{CallError, PeerTarget, PeerTransport};
 use crate::placement::{Group, ProposeError};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::{Clock, Random};
@@ -21,6 +20,12 @@ const DEADLINE: Duration = Duration::from_secs(15);
 /// Pause before what did not happen is tried again, with jitter: a tenth of an election.
 const RETRY_PAUSE: Duration = Duration::from_millis(150);
 
+/// Who brokers are and where.
+pub trait BrokerBook: Send + Sync + 'static {
+    /// How `broker` is called; `None` if nobody has heard of it. Returns at once.
+    fn target(&self, broker: NodeId) -> Option<PeerTarget>;
+}
+
 /// The other brokers, to send commands to.
 #[derive(Clone)]
 pub struct MetadataLink {
@@ -29,7 +34,7 @@ pub struct MetadataLink {
     /// The number of the service there.
     pub service: u8,
     /// Whom to call.
-    pub brokers: BTreeMap<NodeId, PeerTarget>,
+    pub brokers: Arc<dyn BrokerBook>,
 }
 
 /// The metadata group as every broker uses it. Clones share it.
@@ -83,7 +88,7 @@ impl MetadataClient {
                     Ok(()) => return Ok(()),
                     Err(error) => error,
                 },
-                Some(target) => match self.call(target, &Request::Barrier, deadline).await {
+                Some(target) => match self.call(&target, &Request::Barrier, deadline).await {
                     Ok((id, _)) => return self.wait_applied(id, deadline).await,
                     // A barrier may be repeated whatever became of it.
                     Err(_) => ProposeError::NotLeader { leader: None },
@@ -106,7 +111,7 @@ impl MetadataClient {
         };
         let deadline = Instant::now() + within;
         let request = Request::Heartbeat { leaving };
-        let (id, _) = self.call(target, &request, deadline).await?;
+        let (id, _) = self.call(&target, &request, deadline).await?;
         Ok(id)
     }
 
@@ -124,12 +129,12 @@ impl MetadataClient {
     }
 
     /// The other broker to ask; `None`: this one.
-    fn leader(&self) -> Option<&PeerTarget> {
+    fn leader(&self) -> Option<PeerTarget> {
         let known = *self.group.leadership().borrow();
         if known.is_leader {
             return None;
         }
-        self.link.as_ref()?.brokers.get(&known.leader?)
+        self.link.as_ref()?.brokers.target(known.leader?)
     }
 
     async fn try_propose(
@@ -142,7 +147,7 @@ impl MetadataClient {
             return self.group.propose(stamped).await;
         };
         let request = Request::Propose(stamped.dir);
-        match self.call(target, &request, deadline).await? {
+        match self.call(&target, &request, deadline).await? {
             (id, Some(outcome)) => Ok((id, outcome)),
             (_, None) => Err(ProposeError::Unknown),
         }

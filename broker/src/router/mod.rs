@@ -4,6 +4,7 @@
 //! producer ids.
 //! Not here: Kafka's request types (`api`), what groups do (`datagroup`, `metadata`), uploads (`offload`).
 
+mod elsewhere;
 mod groups;
 mod heartbeats;
 mod metadata_client;
@@ -13,17 +14,20 @@ mod reconcile;
 mod sessions;
 mod topics;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::datagroup::DataGroup;
 use crate::metadata::{Broker, MetadataImage, MetadataMachine, Topic};
-use crate::placement::{Group, ProposeError};
-use tidelog_model::{LeaderEpoch, NodeId, PartitionId, PartitionIndex, PlacementGroupId, TopicId};
+use crate::placement::{Group, GroupMap, ProposeError};
+use tidelog_model::{
+    LeaderEpoch, NodeId, PartitionId, PartitionIndex, PlacementGroupId, Term, TopicId,
+};
+use tokio::sync::watch;
 
+pub use elsewhere::{LeadersElsewhere, decode_leaders, encode_leaders};
 pub use groups::{CommitBounds, GroupLogOf};
 pub use heartbeats::{BrokerSessions, Heartbeats};
-pub use metadata_client::{MetadataClient, MetadataLink};
+pub use metadata_client::{BrokerBook, MetadataClient, MetadataLink};
 pub use metadata_service::MetadataService;
 pub use topics::{NewTopic, TopicError};
 
@@ -46,19 +50,23 @@ pub struct Router {
 
 struct Inner {
     metadata: MetadataClient,
-    data: BTreeMap<PlacementGroupId, DataGroup>,
+    data: GroupMap<DataGroup>,
+    held: watch::Sender<u64>,
+    elsewhere: LeadersElsewhere,
     producer_ids: producer_ids::ProducerIds,
 }
 
 impl Router {
-    /// A router over the groups of this broker.
+    /// A router over the groups that this broker comes to hold, and over those that `elsewhere` knows of.
     #[must_use]
-    pub fn new(metadata: MetadataClient, data: BTreeMap<PlacementGroupId, DataGroup>) -> Self {
+    pub fn new(metadata: MetadataClient, elsewhere: LeadersElsewhere) -> Self {
         let producer_ids = producer_ids::ProducerIds::default();
         Self {
             inner: Arc::new(Inner {
                 metadata,
-                data,
+                data: GroupMap::default(),
+                held: watch::Sender::new(0),
+                elsewhere,
                 producer_ids,
             }),
         }
@@ -113,9 +121,28 @@ impl Router {
         })
     }
 
+    /// This broker holds the group from now on.
+    pub fn hold(&self, group: DataGroup) {
+        self.inner.data.insert(group.id(), group);
+        self.inner.held.send_modify(|version| *version += 1);
+    }
+
+    /// This broker no longer holds the group.
+    pub fn let_go(&self, group: PlacementGroupId) {
+        self.inner.data.remove(group);
+        self.inner.held.send_modify(|version| *version += 1);
+    }
+
+    /// Changes with every group that comes or goes here.
+    #[must_use]
+    pub fn held(&self) -> watch::Receiver<u64> {
+        self.inner.held.subscribe()
+    }
+
     /// All data groups of this broker, by id.
-    pub fn data_groups(&self) -> impl Iterator<Item = &DataGroup> {
-        self.inner.data.values()
+    pub fn data_groups(&self) -> impl Iterator<Item = DataGroup> {
+        let groups: Vec<DataGroup> = self.inner.data.all().values().cloned().collect();
+        groups.into_iter()
     }
 
     /// The largest record batch that every data group of this broker takes: what a topic may ask for, since its partitions may
@@ -123,33 +150,33 @@ impl Router {
     #[must_use]
     pub fn batch_bytes_max(&self) -> usize {
         self.data_groups()
-            .map(DataGroup::batch_bytes_max)
+            .map(|group| group.batch_bytes_max())
             .min()
             .unwrap_or(usize::MAX)
     }
 
     /// The data group with this id, if this broker holds a replica of it.
     #[must_use]
-    pub fn data_group(&self, id: PlacementGroupId) -> Option<&DataGroup> {
-        self.inner.data.get(&id)
+    pub fn data_group(&self, id: PlacementGroupId) -> Option<DataGroup> {
+        self.inner.data.get(id)
     }
 
     /// The group that holds `partition`, whoever leads it.
     ///
     /// # Errors
     /// [`RouteError`].
-    pub fn group_of(&self, partition: PartitionId) -> Result<&DataGroup, RouteError> {
+    pub fn group_of(&self, partition: PartitionId) -> Result<DataGroup, RouteError> {
         let group = self
             .image(|image| image.placement(partition))
             .ok_or(RouteError::Unknown)?;
-        self.inner.data.get(&group).ok_or(RouteError::NotLeader)
+        self.inner.data.get(group).ok_or(RouteError::NotLeader)
     }
 
     /// The group that holds `partition`, if this broker leads it and its lease holds.
     ///
     /// # Errors
     /// [`RouteError`].
-    pub fn leader_of(&self, partition: PartitionId) -> Result<&DataGroup, RouteError> {
+    pub fn leader_of(&self, partition: PartitionId) -> Result<DataGroup, RouteError> {
         self.leading(partition).map(|(group, _)| group)
     }
 
@@ -157,7 +184,7 @@ impl Router {
     ///
     /// # Errors
     /// [`RouteError`].
-    pub fn leading(&self, partition: PartitionId) -> Result<(&DataGroup, LeaderEpoch), RouteError> {
+    pub fn leading(&self, partition: PartitionId) -> Result<(DataGroup, LeaderEpoch), RouteError> {
         let group = self.group_of(partition)?;
         let term = group.group().serving_term().ok_or(RouteError::NotLeader)?;
         Ok((group, LeaderEpoch::of_term(term)))
@@ -173,11 +200,11 @@ impl Router {
     ///
     /// # Errors
     /// [`RouteError`].
-    pub fn coordinator_of(&self, slot: usize) -> Result<&DataGroup, RouteError> {
+    pub fn coordinator_of(&self, slot: usize) -> Result<DataGroup, RouteError> {
         let group = self
             .image(|image| image.slot_group(slot))
             .ok_or(RouteError::Unknown)?;
-        let group = self.inner.data.get(&group).ok_or(RouteError::NotLeader)?;
+        let group = self.inner.data.get(group).ok_or(RouteError::NotLeader)?;
         if group.group().can_serve_reads() {
             Ok(group)
         } else {
@@ -189,13 +216,20 @@ impl Router {
     #[must_use]
     pub fn coordinator_broker(&self, slot: usize) -> Option<NodeId> {
         let group = self.image(|image| image.slot_group(slot))?;
-        let group = self.inner.data.get(&group)?;
-        if group.group().can_serve_reads() {
-            return Some(self.node());
-        }
-        let leader = group.group().leadership().borrow().leader;
+        self.leader(group).map(|(leader, _)| leader)
+    }
+
+    /// The broker that leads a data group, and its term, as far as this broker knows; not this one while it cannot serve.
+    #[must_use]
+    pub fn leader(&self, group: PlacementGroupId) -> Option<(NodeId, Term)> {
+        let Some(held) = self.inner.data.get(group) else {
+            return self.inner.elsewhere.leader(group);
+        };
+        let known = *held.group().leadership().borrow();
+        let leader = known.leader?;
         // This broker is not ready to lead, or its lease has run out.
-        leader.filter(|leader| *leader != self.node())
+        let serves = leader != self.node() || held.group().can_serve_reads();
+        serves.then_some((leader, known.term))
     }
 
     /// The broker that leads the metadata group, as far as this one knows.

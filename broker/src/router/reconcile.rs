@@ -38,12 +38,17 @@ impl Router {
             let router = router.clone();
             async move {
                 let mut applied = router.metadata().applied();
-                let mut led: Vec<_> = router
-                    .data_groups()
-                    .map(|group| group.group().leadership())
-                    .collect();
+                let mut held = router.held();
+                let mut led = Vec::new();
+                let mut known = None;
                 loop {
                     applied.borrow_and_update();
+                    let version = *held.borrow_and_update();
+                    if known != Some(version) {
+                        let groups = router.data_groups();
+                        led = groups.map(|group| group.group().leadership()).collect();
+                        known = Some(version);
+                    }
                     for leadership in &mut led {
                         leadership.borrow_and_update();
                     }
@@ -52,8 +57,13 @@ impl Router {
                             // A group that comes to be led here may lack what its last leader did not come to.
                             let changes: FuturesUnordered<_> =
                                 led.iter_mut().map(watch::Receiver::changed).collect();
-                            if until_changed(applied.changed(), changes).await.is_err() {
-                                return;
+                            tokio::select! {
+                                changed = until_changed(applied.changed(), changes) => {
+                                    if changed.is_err() && !held.has_changed().unwrap_or(false) {
+                                        return std::future::pending().await;
+                                    }
+                                }
+                                _ = held.changed() => {}
                             }
                         }
                         Err(error) => {
@@ -95,7 +105,7 @@ impl Router {
         }
         self.metadata_barrier().await?;
         for (group, held) in held {
-            self.reconcile_group(group, held).await?;
+            self.reconcile_group(&group, held).await?;
         }
         Ok(())
     }

@@ -118,7 +118,7 @@ impl Router {
                 partition,
                 topic_name: name.to_owned(),
             };
-            Some(group.propose(command))
+            Some(async move { group.propose(command).await })
         });
         // Bounded: a topic of ten thousand partitions must not have ten thousand proposals in flight.
         let created = futures::stream::StreamExt::buffered(
@@ -128,7 +128,7 @@ impl Router {
         futures::TryStreamExt::try_for_each(created, |_| futures::future::ready(Ok(()))).await
     }
 
-    fn led(&self, group: PlacementGroupId) -> Option<&DataGroup> {
+    fn led(&self, group: PlacementGroupId) -> Option<DataGroup> {
         self.data_group(group)
             .filter(|group| group.group().is_leader())
     }
@@ -159,7 +159,7 @@ impl Router {
             };
             loop {
                 applied.borrow_and_update();
-                if has_all(group) {
+                if has_all(&group) {
                     break;
                 }
                 match timeout_at(deadline, applied.changed()).await {

@@ -6,6 +6,7 @@
 
 pub mod archive;
 pub mod bench;
+pub mod cluster;
 pub mod consume;
 pub mod output;
 pub mod produce;
@@ -31,7 +32,7 @@ pub struct Global {
         value_name = "HOST:PORT"
     )]
     pub bootstrap: String,
-    /// Admin address of any broker of the cluster (used by `tier` and `archive`).
+    /// Admin address of any broker of the cluster (used by `tier`, `archive`, `cluster` and `leaders`).
     #[arg(
         long,
         global = true,
@@ -73,6 +74,11 @@ pub enum Command {
     Tier(tier::TierArgs),
     /// The Parquet and Iceberg archive: its progress; bring it up to date now.
     Archive(archive::ArchiveArgs),
+    /// Brokers of the cluster: status, take one in, take one out.
+    Cluster(cluster::ClusterArgs),
+    /// Which broker leads which placement group.
+    #[command(alias = "leader")]
+    Leaders(cluster::LeadersArgs),
     /// Measure a cluster, and check what comes back.
     Bench(bench::BenchArgs),
 }
@@ -150,6 +156,8 @@ pub async fn run(command: Command, global: &Global, world: &World) -> ExitCode {
         Command::Consume(args) => consume::run(args, global, world).await,
         Command::Tier(args) => tier::run(args, global, world).await,
         Command::Archive(args) => archive::run(args, global, world).await,
+        Command::Cluster(args) => cluster::run(args, global, world).await,
+        Command::Leaders(args) => cluster::leaders(args, global, world).await,
         Command::Bench(args) => bench::run(args, global, world).await,
     };
     match result {
@@ -202,6 +210,13 @@ mod tests {
             "tier flush --topic orders --trim-local --timeout 60s",
             "archive status",
             "archive flush --timeout 2m --admin-url http://h:1",
+            "cluster status --output json",
+            "cluster add 4 --no-wait",
+            "cluster decommission 2 --timeout 5m",
+            "cluster decommission 2 --cancel",
+            "cluster leaders balance",
+            "leaders balance",
+            "leader transfer 3 1",
             "bench produce --topic b --size 1000 --rate max --duration 30s --acks all",
             "bench produce --rate 5000 --half-rate --disk-dir /tmp",
             "bench consume --topic b --output json",

@@ -4,7 +4,7 @@
 //! Not here: asking (`mod.rs`), making records durable (`identity.rs`).
 //! Spec: docs/protocols/cluster-formation.md
 
-use super::record::Founding;
+use super::record::{Founding, MemberRecord};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +21,26 @@ pub(super) struct Told {
     pub(super) seeds: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) record: Option<Founding>,
+    /// Who is a member now, by the metadata of who answers; absent while it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) members: Option<MembersNow>,
+}
+
+/// The members of a cluster, as of an entry of its metadata group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct MembersNow {
+    /// The log index of that entry: the larger one knows better.
+    pub(super) at: u64,
+    pub(super) members: Vec<MemberRecord>,
+}
+
+impl MembersNow {
+    fn has(&self, own: &Told) -> bool {
+        let mut members = self.members.iter();
+        members.any(|member| {
+            (member.broker_id, member.raft_node_id) == (own.broker_id, own.raft_node_id)
+        })
+    }
 }
 
 /// What to do.
@@ -34,7 +54,7 @@ pub(super) enum Decision {
     Found(BTreeMap<i32, u64>),
     /// Join this one.
     Join(Founding),
-    /// The cluster exists without this broker: the one that said so.
+    /// The cluster exists without this broker, as that one says: go on asking until it is taken in.
     NotMember(Founding, i32),
 }
 
@@ -50,17 +70,8 @@ pub(super) fn decide(
             newer.broker_id, newer.version
         ));
     }
-    for told in answers.values() {
-        if let Some(record) = &told.record {
-            let member = record.members.iter().any(|member| {
-                (member.broker_id, member.raft_node_id) == (own.broker_id, own.raft_node_id)
-            });
-            return if member {
-                Decision::Join(record.clone())
-            } else {
-                Decision::NotMember(record.clone(), told.broker_id)
-            };
-        }
+    if let Some(decision) = known(own, answers) {
+        return decision;
     }
     if let Some(other) = answers.values().find(|told| told.seeds != own.seeds) {
         return Decision::Disagree(format!(
@@ -91,10 +102,29 @@ pub(super) fn decide(
     Decision::Found(nodes)
 }
 
+/// What follows for a broker when somebody knows a cluster. Who is a member now is better known than who was first.
+fn known(own: &Told, answers: &BTreeMap<i32, Told>) -> Option<Decision> {
+    let knows = |told: &&Told| told.record.is_some();
+    let newest = answers
+        .values()
+        .filter(knows)
+        .max_by_key(|told| told.members.as_ref().map(|members| members.at))?;
+    let record = newest.record.clone()?;
+    let founder = record
+        .members
+        .iter()
+        .any(|member| (member.broker_id, member.raft_node_id) == (own.broker_id, own.raft_node_id));
+    let member = newest.members.as_ref().map_or(founder, |now| now.has(own));
+    Some(if member {
+        Decision::Join(record)
+    } else {
+        Decision::NotMember(record, newest.broker_id)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use super::super::record::MemberRecord;
     use super::*;
 
     fn told(id: i32) -> Told {
@@ -104,6 +134,7 @@ mod tests {
             raft_node_id: u64::try_from(id).unwrap() * 11,
             seeds: "t: 1@a, 2@b, 3@c".to_owned(),
             record: None,
+            members: None,
         }
     }
 
@@ -156,6 +187,41 @@ mod tests {
             let refused = decide(&lost, &seeds(), &from);
             assert_eq!(refused, Decision::NotMember(record([11, 22, 33]), other));
         }
+    }
+
+    /// Proves that who is a member now counts more than who was first, and the newest answer most: a broker taken in later joins, one that
+    /// was taken out or replaced does not.
+    #[test]
+    fn members_now_count_more() {
+        let member = |broker_id, raft_node_id| MemberRecord {
+            broker_id,
+            raft_node_id,
+            peer: String::new(),
+        };
+        let mut from = answers(&[1, 2]);
+        for (id, at) in [(1, 5), (2, 9)] {
+            let told = from.get_mut(&id).unwrap();
+            told.record = Some(record([11, 22, 33]));
+            let third = if id == 1 {
+                member(3, 33)
+            } else {
+                member(4, 44)
+            };
+            told.members = Some(MembersNow {
+                at,
+                members: vec![member(1, 11), member(2, 22), third],
+            });
+        }
+        let left = decide(&told(3), &seeds(), &from);
+        assert_eq!(left, Decision::NotMember(record([11, 22, 33]), 2));
+        let came = decide(&told(4), &seeds(), &from);
+        assert_eq!(came, Decision::Join(record([11, 22, 33])));
+        let mut stranger = told(4);
+        stranger.raft_node_id = 45;
+        assert!(matches!(
+            decide(&stranger, &seeds(), &from),
+            Decision::NotMember(..)
+        ));
     }
 
     /// Proves that nothing is founded while seed lists, names, versions, or Raft node ids do not fit, and that both are named.

@@ -4,17 +4,20 @@
 //! Not here: the rules (`decide.rs`), the file (`identity.rs`).
 //! Spec: docs/protocols/cluster-formation.md
 
+mod candidates;
 mod decide;
 mod record;
 
 use super::World;
+use super::book::Book;
 use super::error::StartError;
 use super::identity::{self, Directory};
 use super::peers::SERVICE_FORMATION;
 use crate::config::Config;
 use crate::peer::{CallService, Caller, PeerTarget, PeerTransport};
 use bytes::Bytes;
-use decide::{Decision, Told, VERSION, decide};
+use candidates::Candidates;
+use decide::{Decision, MembersNow, Told, VERSION, decide};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -24,6 +27,7 @@ use std::time::Duration;
 use tidelog_model::NodeId;
 use tokio::time::Instant;
 
+pub(super) use candidates::Candidate;
 pub(super) use record::{Founding, MemberRecord};
 
 /// How long one seed may take to answer.
@@ -39,10 +43,12 @@ const ANSWER_BYTES_MAX: usize = 64 << 10;
 #[derive(Clone)]
 pub(super) struct Formation {
     told: Arc<Mutex<Told>>,
+    candidates: Candidates,
+    book: Arc<Book>,
 }
 
 impl Formation {
-    pub(super) fn new(config: &Config, directory: &Directory) -> Self {
+    pub(super) fn new(config: &Config, directory: &Directory, book: Arc<Book>) -> Self {
         let seeds: Vec<String> = config
             .seeds()
             .iter()
@@ -54,17 +60,48 @@ impl Formation {
             raft_node_id: directory.raft_node.get(),
             seeds: format!("{}: {}", config.cluster.name, seeds.join(", ")),
             record: directory.founding.clone(),
+            members: None,
         };
         Self {
             told: Arc::new(Mutex::new(told)),
+            candidates: Candidates::default(),
+            book,
         }
+    }
+
+    /// Brokers that have asked lately to be taken in.
+    pub(super) fn candidates(&self) -> Vec<Candidate> {
+        self.candidates.lately()
+    }
+
+    fn answer(&self) -> Told {
+        let mut told = self.told.lock().clone();
+        told.members = self.book.members().map(|(at, known)| MembersNow {
+            at,
+            members: known
+                .into_iter()
+                .map(|known| MemberRecord {
+                    broker_id: known.node.get(),
+                    raft_node_id: known.raft_node.get(),
+                    peer: known.peer,
+                })
+                .collect(),
+        });
+        told
     }
 }
 
 impl CallService for Formation {
-    fn call(&self, _: Caller, _: Bytes) -> BoxFuture<'static, Bytes> {
+    fn call(&self, caller: Caller, request: Bytes) -> BoxFuture<'static, Bytes> {
+        let stranger = self.book.members().is_some_and(|(_, members)| {
+            let mut members = members.iter();
+            !members.any(|known| (known.node, known.raft_node) == (caller.broker, caller.node))
+        });
+        if stranger {
+            self.candidates.note(&caller, &request);
+        }
         // Whatever the version of the question is: the answer says ours.
-        let answer = serde_json::to_vec(&*self.told.lock()).unwrap_or_default();
+        let answer = serde_json::to_vec(&self.answer()).unwrap_or_default();
         std::future::ready(Bytes::from(answer)).boxed()
     }
 }
@@ -78,22 +115,32 @@ pub(super) struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// Waits until this broker is in a cluster; its record is durable then. Waits for as long as seeds are missing.
+    /// Waits until this broker is in a cluster; its record is durable then. Waits for as long as seeds are missing, and a broker that no
+    /// cluster knows until an operator takes it in.
     pub(super) async fn form(&self, directory: &mut Directory) -> Result<Founding, StartError> {
         let seeds = self.config.seeds();
         let own = self.formation.told.lock().clone();
         let mut said: Option<(String, Instant)> = None;
         loop {
             let answers = self.ask_all(&seeds, own.broker_id).await;
+            // A member that nobody contradicts need not wait for anybody.
+            if let Some(record) = &directory.founding
+                && !matches!(decide(&own, &seeds, &answers), Decision::NotMember(..))
+            {
+                return Ok(record.clone());
+            }
             let record = match decide(&own, &seeds, &answers) {
                 Decision::Found(nodes) => Some(self.found(&seeds, &nodes)),
                 Decision::Join(record) => Some(record),
                 Decision::NotMember(record, by) => {
-                    return Err(StartError::NotMember {
-                        cluster: record.cluster(),
-                        by: NodeId::new(by),
-                        node: directory.node,
-                    });
+                    let (cluster, node) = (record.cluster(), directory.node);
+                    let text = format!(
+                        "cluster {cluster} exists (broker {by} says so) and broker {node} with this data directory is not one of its \
+                         members: waiting to be taken in. If it is new, or has lost its disk, run `tidelog cluster add {node}`; else \
+                         stop it and start it with the data directory it had"
+                    );
+                    say(&mut said, text);
+                    None
                 }
                 Decision::Disagree(text) => {
                     say(&mut said, text);
@@ -157,7 +204,8 @@ impl Asker<'_> {
             node: None,
             address: address.to_owned(),
         };
-        let request = Bytes::from_static(b"{\"version\":1}");
+        let zone = &self.config.node.zone;
+        let request = candidates::question(zone, self.config.peer_address());
         // Who is not reached and why is logged by the transport.
         let answer = self
             .transport

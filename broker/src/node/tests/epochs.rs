@@ -31,7 +31,10 @@ impl Epochs {
     /// The next broker leads; returns its epoch.
     async fn next_leader(&mut self) -> i32 {
         let next = self.leader % 3 + 1;
-        let group = |id: i32| self.three.nodes[&id].parts.groups.data[&GROUP].group();
+        let group = |id: i32| {
+            let router = &self.three.nodes[&id].parts.groups.router;
+            router.data_group(GROUP).unwrap().group().clone()
+        };
         let to = self.three.nodes[&next].addresses().identity.raft_node;
         until("the next broker leads", || async {
             for id in 1..=3 {
@@ -48,8 +51,8 @@ impl Epochs {
     }
 
     fn epoch(&self) -> i32 {
-        let group = &self.three.nodes[&self.leader].parts.groups.data[&GROUP];
-        group.epoch().get()
+        let router = &self.three.nodes[&self.leader].parts.groups.router;
+        router.data_group(GROUP).unwrap().epoch().get()
     }
 
     /// Error code, epoch, end offset.
@@ -172,11 +175,16 @@ impl Epochs {
         let until = Instant::now() + SETTLE;
         let groups = &self.three.nodes[&self.leader].parts.groups;
         loop {
-            groups.offloads[&GROUP].flush(true).await;
-            let hot = groups.data[&GROUP].group().read(|machine| {
-                let bytes = machine.partitions().iter().map(|state| state.hot.bytes());
-                bytes.sum::<u64>()
-            });
+            groups.offloads.get(GROUP).unwrap().flush(true).await;
+            let hot = groups
+                .router
+                .data_group(GROUP)
+                .unwrap()
+                .group()
+                .read(|machine| {
+                    let bytes = machine.partitions().iter().map(|state| state.hot.bytes());
+                    bytes.sum::<u64>()
+                });
             if hot == 0 {
                 return;
             }

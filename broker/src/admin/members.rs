@@ -1,0 +1,279 @@
+//! /api/v1/members and /api/v1/leaders: who is in the cluster, who holds and leads what, and changing both.
+//!
+//! Owns: the operators' commands, each a proposal to the metadata group.
+//! Not here: what follows from them (`node::members`), the rules (`metadata`).
+//! Spec: docs/protocols/membership.md, docs/protocols/admin-http.md
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+
+use super::AdminState;
+use super::error::Failure;
+use crate::metadata::{Address, Admission, MetadataCommand, MetadataImage, MetadataOutcome};
+use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId, Term};
+
+/// A broker that asks this one to be taken in.
+#[derive(Clone, Debug)]
+pub struct WaitingBroker {
+    /// Its id.
+    pub node: NodeId,
+    /// Its Raft node.
+    pub raft_node: RaftNodeId,
+    /// Its zone.
+    pub zone: String,
+    /// `host:port` where it says that others reach it.
+    pub peer: String,
+}
+
+#[derive(Serialize)]
+pub(super) struct Members {
+    cluster_id: String,
+    metadata_leader: Option<i32>,
+    brokers: Vec<Broker>,
+    waiting: Vec<Waiting>,
+    groups: Vec<Group>,
+}
+
+#[derive(Serialize)]
+struct Broker {
+    id: i32,
+    zone: String,
+    peer: String,
+    raft_node: u64,
+    live: bool,
+    draining: bool,
+    /// Replicas that it holds or is getting.
+    replicas: usize,
+    /// Groups that it leads, as far as the asked broker knows; metadata's too.
+    leads: usize,
+}
+
+#[derive(Serialize)]
+struct Waiting {
+    id: i32,
+    zone: String,
+    peer: String,
+    raft_node: u64,
+    /// A member has this id: adding this one replaces it.
+    replaces: bool,
+}
+
+#[derive(Serialize)]
+struct Group {
+    group: u32,
+    replicas: Vec<i32>,
+    /// Where the replicas are going; absent while nothing is on its way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<Vec<i32>>,
+    leader: Option<i32>,
+    term: Option<u64>,
+    /// An operator asked for this leader.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    preferred: Option<i32>,
+}
+
+fn ids(nodes: &[NodeId]) -> Vec<i32> {
+    nodes.iter().map(|node| node.get()).collect()
+}
+
+fn members_of(state: &AdminState) -> Members {
+    let router = &state.router;
+    let metadata = *router.metadata().leadership().borrow();
+    let known: Vec<PlacementGroupId> =
+        router.image(|image| image.groups().keys().copied().collect());
+    let leaders: BTreeMap<PlacementGroupId, (NodeId, Term)> = known
+        .into_iter()
+        .filter_map(|group| Some((group, router.leader(group)?)))
+        .collect();
+    router.image(|image| Members {
+        cluster_id: state.identity.cluster_id.clone(),
+        metadata_leader: metadata.leader.map(NodeId::get),
+        brokers: brokers(image, &leaders, metadata.leader),
+        waiting: waiting(image, state),
+        groups: groups(image, &leaders, metadata.leader, metadata.term),
+    })
+}
+
+fn brokers(
+    image: &MetadataImage,
+    leaders: &BTreeMap<PlacementGroupId, (NodeId, Term)>,
+    metadata: Option<NodeId>,
+) -> Vec<Broker> {
+    let one = |(node, member): (&NodeId, &crate::metadata::ClusterMember)| {
+        let registered = image.brokers().get(node);
+        let held = image.groups().keys();
+        let led = leaders.values().filter(|(leader, _)| leader == node);
+        Broker {
+            id: node.get(),
+            zone: registered.map_or_else(String::new, |at| at.zone.clone()),
+            peer: registered
+                .and_then(|at| at.peer.as_ref())
+                .map_or_else(String::new, ToString::to_string),
+            raft_node: member.raft_node.get(),
+            live: image.is_live(*node),
+            draining: member.draining,
+            replicas: held.filter(|group| image.holds(**group, *node)).count(),
+            leads: led.count() + usize::from(metadata == Some(*node)),
+        }
+    };
+    image.members().iter().map(one).collect()
+}
+
+fn waiting(image: &MetadataImage, state: &AdminState) -> Vec<Waiting> {
+    let asked = (state.waiting)();
+    asked
+        .into_iter()
+        .map(|waiting| Waiting {
+            id: waiting.node.get(),
+            zone: waiting.zone,
+            peer: waiting.peer,
+            raft_node: waiting.raft_node.get(),
+            replaces: image.members().contains_key(&waiting.node),
+        })
+        .collect()
+}
+
+fn groups(
+    image: &MetadataImage,
+    leaders: &BTreeMap<PlacementGroupId, (NodeId, Term)>,
+    metadata: Option<NodeId>,
+    term: Term,
+) -> Vec<Group> {
+    let preferred = |group: PlacementGroupId| image.preferred().get(&group).map(|node| node.get());
+    let (voters, learners) = image.metadata_replicas();
+    let of_metadata = Group {
+        group: PlacementGroupId::METADATA.get(),
+        replicas: ids(&voters.into_iter().chain(learners).collect::<Vec<_>>()),
+        target: None,
+        leader: metadata.map(NodeId::get),
+        term: Some(term.get()),
+        preferred: preferred(PlacementGroupId::METADATA),
+    };
+    let data = image.groups().iter().map(|(group, replicas)| {
+        let leader = leaders.get(group);
+        Group {
+            group: group.get(),
+            replicas: ids(replicas),
+            target: image.moves().get(group).map(|moving| ids(&moving.target)),
+            leader: leader.map(|(node, _)| node.get()),
+            term: leader.map(|(_, term)| term.get()),
+            preferred: preferred(*group),
+        }
+    });
+    std::iter::once(of_metadata).chain(data).collect()
+}
+
+pub(super) async fn members(State(state): State<AdminState>) -> Json<Members> {
+    Json(members_of(&state))
+}
+
+/// Proposes, and answers with what is so then.
+async fn propose(state: &AdminState, command: &MetadataCommand) -> Result<Json<Members>, Failure> {
+    match state.router.propose_metadata(command).await {
+        Ok(MetadataOutcome::MembersChanged) => Ok(Json(members_of(state))),
+        Ok(MetadataOutcome::Refused(refusal)) => Err(Failure::refused(refusal.to_string())),
+        Ok(other) => Err(Failure::refused(format!(
+            "an answer to something else: {other:?}"
+        ))),
+        Err(error) if error.may_have_happened() => Err(Failure::unknown(error.to_string())),
+        Err(error) => Err(Failure::unavailable(error.to_string())),
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct AddRequest {
+    broker: i32,
+    /// Replace a member although it lives.
+    #[serde(default)]
+    force: bool,
+}
+
+pub(super) async fn add(
+    State(state): State<AdminState>,
+    Json(request): Json<AddRequest>,
+) -> Result<Json<Members>, Failure> {
+    let node = NodeId::new(request.broker);
+    let asked = (state.waiting)()
+        .into_iter()
+        .find(|waiting| waiting.node == node);
+    let Some(waiting) = asked else {
+        return Err(Failure::not_waiting(request.broker));
+    };
+    let lives = state.router.image(|image| {
+        let member = image.members().get(&node);
+        member.is_some_and(|member| member.raft_node != waiting.raft_node) && image.is_live(node)
+    });
+    if lives && !request.force {
+        return Err(Failure::lives(request.broker));
+    }
+    let peer = address(&waiting.peer).ok_or_else(|| {
+        Failure::refused(format!(
+            "broker {node} says that others reach it at {:?}, which is no host:port; set its peer.advertised",
+            waiting.peer
+        ))
+    })?;
+    let admission = Admission {
+        node,
+        raft_node: waiting.raft_node,
+        zone: waiting.zone,
+        peer: Some(peer),
+        by_operator: true,
+    };
+    propose(&state, &MetadataCommand::AdmitBroker(admission)).await
+}
+
+fn address(text: &str) -> Option<Address> {
+    let (host, port) = text.rsplit_once(':')?;
+    let host = host.trim_matches(['[', ']']).to_owned();
+    let port = port.parse().ok().filter(|port| *port != 0)?;
+    (!host.is_empty()).then_some(Address { host, port })
+}
+
+#[derive(Deserialize)]
+pub(super) struct DecommissionRequest {
+    broker: i32,
+    /// Keep it after all.
+    #[serde(default)]
+    cancel: bool,
+}
+
+pub(super) async fn decommission(
+    State(state): State<AdminState>,
+    Json(request): Json<DecommissionRequest>,
+) -> Result<Json<Members>, Failure> {
+    let command = MetadataCommand::SetDraining {
+        node: NodeId::new(request.broker),
+        draining: !request.cancel,
+    };
+    propose(&state, &command).await
+}
+
+#[derive(Deserialize)]
+pub(super) struct TransferRequest {
+    group: u32,
+    broker: i32,
+}
+
+pub(super) async fn transfer(
+    State(state): State<AdminState>,
+    Json(request): Json<TransferRequest>,
+) -> Result<Json<Members>, Failure> {
+    let command = MetadataCommand::PreferLeader {
+        group: PlacementGroupId::new(request.group),
+        node: Some(NodeId::new(request.broker)),
+    };
+    propose(&state, &command).await
+}
+
+pub(super) async fn balance(State(state): State<AdminState>) -> Result<Json<Members>, Failure> {
+    let asked: Vec<PlacementGroupId> = state
+        .router
+        .image(|image| image.preferred().keys().copied().collect());
+    for group in asked {
+        let _now = propose(&state, &MetadataCommand::PreferLeader { group, node: None }).await?;
+    }
+    Ok(Json(members_of(&state)))
+}

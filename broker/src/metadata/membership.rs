@@ -1,0 +1,372 @@
+//! Who is in the cluster, and which replicas are on their way from one broker to another.
+//!
+//! Owns: members and moves of the image, what the commands on them do. Invariants: two members never have one Raft node; a move names members
+//! only, as many as its group has replicas; a broker that leaves holds nothing.
+//! Not here: the choice of targets (`plan.rs`), making Raft agree with them (`node`), bytes (`format_membership.rs`).
+//! Spec: docs/protocols/membership.md
+
+use super::apply::{MetadataOutcome, Refusal};
+use super::image::{Address, Broker, MetadataImage};
+use super::{BROKERS_MAX, GROUPS_MAX};
+use std::collections::{BTreeMap, BTreeSet};
+use tidelog_model::{LogIndex, NodeId, PlacementGroupId, RaftNodeId};
+
+/// Copies of a group at most: what Raft can wait for at each append.
+pub const REPLICAS_MAX: usize = 5;
+
+/// A broker that belongs to the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClusterMember {
+    /// It as a Raft node. Another disk is another Raft node.
+    pub raft_node: RaftNodeId,
+    /// Its replicas are being moved away, it leads nothing, and it is taken out when it holds nothing.
+    pub draining: bool,
+}
+
+/// A group whose replicas shall be other ones than they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaMove {
+    /// The entry that asked for it: who says that a move is done says which one.
+    pub id: LogIndex,
+    /// The brokers that shall hold the replicas, in ascending order.
+    pub target: Vec<NodeId>,
+}
+
+/// What [`super::MetadataCommand::AdmitBroker`] carries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admission {
+    /// The broker.
+    pub node: NodeId,
+    /// It as a Raft node.
+    pub raft_node: RaftNodeId,
+    /// Its zone.
+    pub zone: String,
+    /// Where other brokers reach it; `None` in a cluster of one.
+    pub peer: Option<Address>,
+    /// An operator asked: a broker that was never here may come, and one whose Raft node is another one than before has lost its disk.
+    /// Else only a broker that holds replicas already says who it is.
+    pub by_operator: bool,
+}
+
+impl MetadataImage {
+    /// The brokers that belong to the cluster.
+    #[must_use]
+    pub const fn members(&self) -> &BTreeMap<NodeId, ClusterMember> {
+        &self.members
+    }
+
+    /// Groups whose replicas are on their way.
+    #[must_use]
+    pub const fn moves(&self) -> &BTreeMap<PlacementGroupId, ReplicaMove> {
+        &self.moves
+    }
+
+    /// The first members of a group: its replicas begin with these, whatever has moved since. Raft node 0: the one that the founding record says.
+    /// `None` in clusters older than this table, whose groups began with all members of the record.
+    #[must_use]
+    pub fn founders(&self, group: PlacementGroupId) -> Option<&BTreeMap<NodeId, RaftNodeId>> {
+        self.founders.get(&group)
+    }
+
+    /// The brokers that shall hold the group's replicas: those that do, or the target of its move.
+    #[must_use]
+    pub fn replicas_wanted(&self, group: PlacementGroupId) -> &[NodeId] {
+        let moving = self.moves.get(&group).map(|moving| &moving.target);
+        moving
+            .or_else(|| self.groups.get(&group))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether `node` must run a replica of the group: it is one, or shall be.
+    #[must_use]
+    pub fn holds(&self, group: PlacementGroupId, node: NodeId) -> bool {
+        let now = self.groups.get(&group);
+        now.is_some_and(|nodes| nodes.contains(&node))
+            || self.replicas_wanted(group).contains(&node)
+    }
+
+    pub(super) fn admit(&mut self, admission: Admission) -> Result<MetadataOutcome, Refusal> {
+        let Admission {
+            node,
+            raft_node,
+            by_operator,
+            ..
+        } = admission;
+        let taken = self
+            .members
+            .iter()
+            .any(|(id, member)| *id != node && member.raft_node == raft_node);
+        if raft_node.get() == 0 || taken {
+            return Err(Refusal::InvalidField("the Raft node id"));
+        }
+        let holds = self.groups.values().any(|nodes| nodes.contains(&node));
+        match self.members.get(&node) {
+            Some(member) if member.raft_node == raft_node => {
+                return Ok(MetadataOutcome::MembersChanged);
+            }
+            Some(_) if !by_operator => return Err(Refusal::OtherRaftNode(node)),
+            None if !by_operator && !holds => return Err(Refusal::NotMember(node)),
+            None if self.members.len() >= BROKERS_MAX => {
+                return Err(Refusal::Limit {
+                    what: "brokers",
+                    max: BROKERS_MAX,
+                });
+            }
+            Some(_) | None => {}
+        }
+        let registered = self.stamp;
+        let (kafka, admin) = (None, None);
+        let (zone, peer) = (admission.zone, admission.peer);
+        let broker = Broker {
+            zone,
+            kafka,
+            peer,
+            admin,
+            registered,
+            fenced: None,
+        };
+        self.register(node, broker)?;
+        let draining = false;
+        let member = ClusterMember {
+            raft_node,
+            draining,
+        };
+        if self.members.insert(node, member).is_some() {
+            self.build_anew(node);
+        }
+        Ok(MetadataOutcome::MembersChanged)
+    }
+
+    /// Every replica of `node` is gone with its disk: its groups get another Raft node in their place.
+    fn build_anew(&mut self, node: NodeId) {
+        let groups: Vec<_> = self.groups.keys().copied().collect();
+        for group in groups {
+            if self.holds(group, node) {
+                let target = self.replicas_wanted(group).to_vec();
+                self.start_move(group, target);
+            }
+        }
+    }
+
+    /// Takes note of the first members of the first groups, whose Raft nodes are in the founding record.
+    pub(super) fn found(&mut self, groups: &BTreeMap<PlacementGroupId, Vec<NodeId>>) {
+        let of_record = |node: &NodeId| (*node, RaftNodeId::new(0));
+        for (group, nodes) in groups {
+            let founders = nodes.iter().map(of_record).collect();
+            self.founders.insert(*group, founders);
+        }
+    }
+
+    fn start_move(&mut self, group: PlacementGroupId, target: Vec<NodeId>) {
+        let id = self.last.index;
+        self.moves.insert(group, ReplicaMove { id, target });
+    }
+
+    pub(super) fn set_draining(
+        &mut self,
+        node: NodeId,
+        draining: bool,
+    ) -> Result<MetadataOutcome, Refusal> {
+        if !self.members.contains_key(&node) {
+            return Err(Refusal::UnknownBroker(node));
+        }
+        if draining {
+            self.check_room_without(node)?;
+        } else {
+            // What is on its way because of the drain turns back; the rest goes on.
+            let turned: Vec<_> = self
+                .groups
+                .iter()
+                .filter(|(group, nodes)| {
+                    nodes.contains(&node) && !self.replicas_wanted(**group).contains(&node)
+                })
+                .map(|(group, nodes)| (*group, nodes.clone()))
+                .collect();
+            for (group, nodes) in turned {
+                self.start_move(group, nodes);
+            }
+        }
+        if let Some(member) = self.members.get_mut(&node) {
+            member.draining = draining;
+        }
+        Ok(MetadataOutcome::MembersChanged)
+    }
+
+    /// Whether every group finds as many brokers as it has replicas when `node` takes none.
+    fn check_room_without(&self, node: NodeId) -> Result<(), Refusal> {
+        let stay = self
+            .members
+            .iter()
+            .filter(|(id, member)| **id != node && !member.draining)
+            .count();
+        let needed = self.groups.values().map(Vec::len).max().unwrap_or(1);
+        if stay < needed {
+            return Err(Refusal::TooFewBrokers { node, needed, stay });
+        }
+        Ok(())
+    }
+
+    pub(super) fn move_replicas(
+        &mut self,
+        targets: BTreeMap<PlacementGroupId, Vec<NodeId>>,
+    ) -> Result<MetadataOutcome, Refusal> {
+        for (group, target) in &targets {
+            let now = self
+                .groups
+                .get(group)
+                .ok_or(Refusal::UnknownGroup(*group))?;
+            self.check_replicas(target)?;
+            if target.len() != now.len() {
+                return Err(Refusal::InvalidField("the number of replicas"));
+            }
+        }
+        for (group, target) in targets {
+            if self.replicas_wanted(group) != target {
+                self.start_move(group, target);
+            }
+        }
+        Ok(MetadataOutcome::MembersChanged)
+    }
+
+    fn check_replicas(&self, nodes: &[NodeId]) -> Result<(), Refusal> {
+        let ascending = nodes.windows(2).all(|pair| pair[0] < pair[1]);
+        if nodes.is_empty() || nodes.len() > REPLICAS_MAX || !ascending {
+            return Err(Refusal::InvalidField("the list of replicas"));
+        }
+        match nodes.iter().find(|node| !self.members.contains_key(node)) {
+            Some(node) => Err(Refusal::UnknownBroker(*node)),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn replicas_moved(
+        &mut self,
+        group: PlacementGroupId,
+        id: LogIndex,
+    ) -> Result<MetadataOutcome, Refusal> {
+        let moving = self.moves.get(&group).filter(|moving| moving.id == id);
+        let target = moving.ok_or(Refusal::Outdated)?.target.clone();
+        self.moves.remove(&group);
+        self.groups.insert(group, target);
+        Ok(MetadataOutcome::MembersChanged)
+    }
+
+    pub(super) fn remove_broker(&mut self, node: NodeId) -> Result<MetadataOutcome, Refusal> {
+        let member = self
+            .members
+            .get(&node)
+            .ok_or(Refusal::UnknownBroker(node))?;
+        let mut groups = self.groups.keys();
+        if !member.draining || groups.any(|group| self.holds(*group, node)) {
+            return Err(Refusal::StillHolds(node));
+        }
+        self.members.remove(&node);
+        self.preferred.retain(|_, at| *at != node);
+        self.brokers.remove(&node);
+        Ok(MetadataOutcome::MembersChanged)
+    }
+
+    pub(super) fn prefer_leader(
+        &mut self,
+        group: PlacementGroupId,
+        node: Option<NodeId>,
+    ) -> Result<MetadataOutcome, Refusal> {
+        let is_metadata = group == PlacementGroupId::METADATA;
+        if !is_metadata && !self.groups.contains_key(&group) {
+            return Err(Refusal::UnknownGroup(group));
+        }
+        let Some(node) = node else {
+            self.preferred.remove(&group);
+            return Ok(MetadataOutcome::MembersChanged);
+        };
+        if !self.leader_candidates(group).contains(&node) {
+            return Err(Refusal::NotReplica { group, node });
+        }
+        self.preferred.insert(group, node);
+        Ok(MetadataOutcome::MembersChanged)
+    }
+
+    /// The brokers that may lead the group: they hold it and are not drained. In ascending order.
+    #[must_use]
+    pub fn leader_candidates(&self, group: PlacementGroupId) -> Vec<NodeId> {
+        if group == PlacementGroupId::METADATA {
+            return self.metadata_replicas().0.into_iter().collect();
+        }
+        let held = self.groups.get(&group).into_iter().flatten().copied();
+        let wanted = self.replicas_wanted(group);
+        held.filter(|node| {
+            let member = self.members.get(node);
+            wanted.contains(node) && member.is_some_and(|member| !member.draining)
+        })
+        .collect()
+    }
+
+    /// The broker that should lead the group: the one an operator asked for, else group `k` goes to candidate `k mod n`, so that every
+    /// broker leads its share and all agree without talking.
+    #[must_use]
+    pub fn preferred_leader(&self, group: PlacementGroupId) -> Option<NodeId> {
+        let candidates = self.leader_candidates(group);
+        let asked = self.preferred.get(&group);
+        if let Some(node) = asked.filter(|node| candidates.contains(node)) {
+            return Some(*node);
+        }
+        let count = u32::try_from(candidates.len()).ok().filter(|n| *n > 0)?;
+        let at = usize::try_from(group.get() % count).ok()?;
+        candidates.get(at).copied()
+    }
+
+    /// Groups whose leader an operator asked for.
+    #[must_use]
+    pub const fn preferred(&self) -> &BTreeMap<PlacementGroupId, NodeId> {
+        &self.preferred
+    }
+
+    pub(super) fn create_groups(
+        &mut self,
+        groups: BTreeMap<PlacementGroupId, Vec<NodeId>>,
+    ) -> Result<MetadataOutcome, Refusal> {
+        if self.groups.len() + groups.len() > GROUPS_MAX {
+            return Err(Refusal::Limit {
+                what: "placement groups",
+                max: GROUPS_MAX,
+            });
+        }
+        let mut founders = BTreeMap::new();
+        for (group, nodes) in &groups {
+            // Another broker was faster: look again.
+            if *group == PlacementGroupId::METADATA || self.groups.contains_key(group) {
+                return Err(Refusal::Outdated);
+            }
+            self.check_replicas(nodes)?;
+            let raft_node = |node: &NodeId| Some((*node, self.members.get(node)?.raft_node));
+            founders.insert(*group, nodes.iter().filter_map(raft_node).collect());
+        }
+        self.founders.extend(founders);
+        self.groups.extend(groups);
+        Ok(MetadataOutcome::MembersChanged)
+    }
+
+    /// Voters of the metadata group and its other replicas, of all members: at most [`REPLICAS_MAX`] vote, over as many zones as there are.
+    #[must_use]
+    pub fn metadata_replicas(&self) -> (BTreeSet<NodeId>, BTreeSet<NodeId>) {
+        let mut zones: BTreeMap<&str, Vec<NodeId>> = BTreeMap::new();
+        let voting = self.members.iter().filter(|(_, member)| !member.draining);
+        for (node, _) in voting {
+            let zone = self
+                .brokers
+                .get(node)
+                .map_or("", |broker| broker.zone.as_str());
+            zones.entry(zone).or_default().push(*node);
+        }
+        let most = zones.values().map(Vec::len).max().unwrap_or(0);
+        // One of each zone, then a second of each: lists are in the order of ids.
+        let by_turn = (0..most).flat_map(|turn| {
+            let of_turn = zones.values().filter_map(move |nodes| nodes.get(turn));
+            of_turn.copied().collect::<Vec<_>>()
+        });
+        let voters: BTreeSet<NodeId> = by_turn.take(REPLICAS_MAX).collect();
+        let others = self.members.keys().copied();
+        let learners = others.filter(|node| !voters.contains(node)).collect();
+        (voters, learners)
+    }
+}

@@ -1,0 +1,375 @@
+//! Tests of members, moves, and plans.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::*;
+use crate::placement::StateMachine as _;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use tidelog_model::{
+    ClusterId, LogId, LogIndex, NodeId, PlacementGroupId, RaftNodeId, Term, TimestampMs,
+};
+use uuid::Uuid;
+
+fn node(id: i32) -> NodeId {
+    NodeId::new(id)
+}
+
+fn nodes(ids: &[i32]) -> Vec<NodeId> {
+    ids.iter().copied().map(NodeId::new).collect()
+}
+
+fn group(id: u32) -> PlacementGroupId {
+    PlacementGroupId::new(id)
+}
+
+fn admission(id: i32, raft_node: u64, by_operator: bool) -> Admission {
+    Admission {
+        node: node(id),
+        raft_node: RaftNodeId::new(raft_node),
+        zone: format!("zone-{id}"),
+        peer: Some(Address {
+            host: format!("broker-{id}"),
+            port: 9192,
+        }),
+        by_operator,
+    }
+}
+
+fn admit(id: i32, raft_node: u64, by_operator: bool) -> MetadataCommand {
+    MetadataCommand::AdmitBroker(admission(id, raft_node, by_operator))
+}
+
+fn drain(id: i32, draining: bool) -> MetadataCommand {
+    MetadataCommand::SetDraining {
+        node: node(id),
+        draining,
+    }
+}
+
+fn prefer(id: u32, at: Option<i32>) -> MetadataCommand {
+    MetadataCommand::PreferLeader {
+        group: group(id),
+        node: at.map(NodeId::new),
+    }
+}
+
+fn targets(targets: &[(u32, &[i32])]) -> BTreeMap<PlacementGroupId, Vec<NodeId>> {
+    let one = |(id, at): &(u32, &[i32])| (group(*id), nodes(at));
+    targets.iter().map(one).collect()
+}
+
+struct Rig {
+    machine: MetadataMachine,
+    next: u64,
+}
+
+impl Rig {
+    /// Brokers 1 to `brokers`, and groups with these replicas.
+    fn new(brokers: i32, groups: &[(u32, &[i32])]) -> Self {
+        let mut rig = Self {
+            machine: MetadataMachine::new(),
+            next: 0,
+        };
+        rig.run(&MetadataCommand::BootstrapCluster {
+            cluster: ClusterId::new(Uuid::from_u128(7)),
+            name: "t".to_owned(),
+            groups: targets(groups),
+        });
+        for id in 1..=brokers {
+            let raft_node = u64::try_from(id * 10).unwrap();
+            rig.changed(&admit(id, raft_node, true));
+        }
+        rig
+    }
+
+    fn run(&mut self, command: &MetadataCommand) -> MetadataOutcome {
+        let id = LogId {
+            term: Term::new(1),
+            index: LogIndex::new(self.next),
+        };
+        self.next += 1;
+        self.machine.apply(id, &command.encode(TimestampMs::new(5)))
+    }
+
+    fn changed(&mut self, command: &MetadataCommand) {
+        assert_eq!(self.run(command), MetadataOutcome::MembersChanged);
+    }
+
+    /// Runs a command that must change nothing.
+    fn refused(&mut self, command: &MetadataCommand) -> Refusal {
+        let before = self.image().encode();
+        let outcome = self.run(command);
+        let mut after = self.image().clone();
+        after.last = MetadataImage::decode(&before).unwrap().last;
+        assert_eq!(after.encode(), before);
+        let MetadataOutcome::Refused(refusal) = outcome else {
+            panic!("{command:?}: {outcome:?}")
+        };
+        refusal
+    }
+
+    fn image(&self) -> &MetadataImage {
+        self.machine.image()
+    }
+
+    fn finish_moves(&mut self) {
+        for (group, moving) in self.image().moves().clone() {
+            let id = moving.id;
+            self.changed(&MetadataCommand::ReplicasMoved { group, id });
+        }
+    }
+
+    /// Does what is planned until nothing is.
+    fn settle(&mut self) {
+        for _ in 0..20 {
+            let targets = plan_moves(self.image());
+            if targets.is_empty() {
+                return;
+            }
+            self.changed(&MetadataCommand::MoveReplicas { targets });
+            self.finish_moves();
+        }
+        panic!("the plan does not come to rest");
+    }
+}
+
+/// Proves who may say which Raft node a broker is: a holder of replicas the first time, an operator always, nobody with another's.
+#[test]
+fn admission_is_checked() {
+    let mut rig = Rig::new(0, &[(1, &[1, 2, 3])]);
+    assert_eq!(
+        rig.refused(&admit(4, 40, false)),
+        Refusal::NotMember(node(4))
+    );
+    rig.changed(&admit(1, 10, false));
+    rig.changed(&admit(1, 10, false));
+    assert_eq!(
+        rig.refused(&admit(1, 11, false)),
+        Refusal::OtherRaftNode(node(1))
+    );
+    for (id, raft_node) in [(2, 10), (2, 0)] {
+        let refusal = rig.refused(&admit(id, raft_node, true));
+        assert_eq!(refusal, Refusal::InvalidField("the Raft node id"));
+    }
+    rig.changed(&admit(4, 40, true));
+    assert_eq!(rig.image().members().len(), 2);
+    let peer = rig.image().brokers()[&node(4)].peer.clone().unwrap();
+    assert_eq!(peer.host, "broker-4");
+}
+
+/// Proves that a broker with a new disk has all its replicas built anew, wherever they were or were to be.
+#[test]
+fn a_new_disk_means_new_replicas() {
+    let mut rig = Rig::new(4, &[(1, &[1, 2, 3]), (2, &[2, 3, 4]), (3, &[1, 3, 4])]);
+    let moved = targets(&[(3, &[1, 2, 3])]);
+    rig.changed(&MetadataCommand::MoveReplicas { targets: moved });
+    let first = rig.image().moves()[&group(3)].id;
+    rig.changed(&admit(2, 21, true));
+    let image = rig.image();
+    assert_eq!(image.members()[&node(2)].raft_node.get(), 21);
+    assert_eq!(
+        image.moves().keys().copied().collect::<Vec<_>>(),
+        [group(1), group(2), group(3)]
+    );
+    assert_eq!(image.replicas_wanted(group(2)), nodes(&[2, 3, 4]));
+    assert_ne!(image.moves()[&group(3)].id, first);
+    // What was achieved with the old disk does not count.
+    let old = MetadataCommand::ReplicasMoved {
+        group: group(3),
+        id: first,
+    };
+    assert_eq!(rig.refused(&old), Refusal::Outdated);
+    rig.finish_moves();
+    assert!(rig.image().moves().is_empty());
+    assert_eq!(rig.image().groups()[&group(3)], nodes(&[1, 2, 3]));
+}
+
+/// Proves the life of a drain: refused without room, planned over distinct zones, turned back, finished, and only then the broker goes.
+#[test]
+fn drains() {
+    let mut three = Rig::new(3, &[(1, &[1, 2, 3])]);
+    let refusal = three.refused(&drain(2, true));
+    assert!(refusal.to_string().contains("add one first"), "{refusal}");
+    assert_eq!(
+        three.refused(&drain(9, true)),
+        Refusal::UnknownBroker(node(9))
+    );
+
+    let mut rig = Rig::new(4, &[(1, &[1, 2, 3]), (2, &[2, 3, 4]), (3, &[1, 3, 4])]);
+    rig.changed(&drain(2, true));
+    assert!(matches!(
+        rig.refused(&drain(3, true)),
+        Refusal::TooFewBrokers { .. }
+    ));
+    let plan = plan_moves(rig.image());
+    assert_eq!(plan, targets(&[(1, &[1, 3, 4]), (2, &[1, 3, 4])]));
+    rig.changed(&MetadataCommand::MoveReplicas { targets: plan });
+    let done = rig.image().moves()[&group(1)].id;
+    let moved = MetadataCommand::ReplicasMoved {
+        group: group(1),
+        id: done,
+    };
+    rig.changed(&moved);
+    let remove = MetadataCommand::RemoveBroker { node: node(2) };
+    assert_eq!(rig.refused(&remove), Refusal::StillHolds(node(2)));
+
+    // Cancelled: group 2 turns back, group 1 stays moved until loads are evened out.
+    rig.changed(&drain(2, false));
+    assert_eq!(rig.image().replicas_wanted(group(2)), nodes(&[2, 3, 4]));
+    assert_eq!(rig.image().replicas_wanted(group(1)), nodes(&[1, 3, 4]));
+    rig.finish_moves();
+    rig.settle();
+    assert_eq!(rig.refused(&remove), Refusal::StillHolds(node(2)));
+
+    rig.changed(&drain(2, true));
+    rig.settle();
+    rig.changed(&remove);
+    assert!(!rig.image().members().contains_key(&node(2)));
+    assert!(!rig.image().brokers().contains_key(&node(2)));
+}
+
+/// Proves that groups of another number of copies can be made, once, on members only.
+#[test]
+fn groups_are_created() {
+    let mut rig = Rig::new(3, &[(1, &[1, 2, 3])]);
+    let chosen = choose_replicas(rig.image(), 3, 1).unwrap();
+    assert_eq!(chosen, [nodes(&[1]), nodes(&[2]), nodes(&[3])]);
+    assert_eq!(choose_replicas(rig.image(), 1, 5), None);
+    let groups = targets(&[(2, &[1]), (3, &[2])]);
+    let create = MetadataCommand::CreateGroups { groups };
+    rig.changed(&create);
+    assert_eq!(rig.refused(&create), Refusal::Outdated);
+    assert_eq!(rig.image().founders(group(2)).unwrap()[&node(1)].get(), 10);
+    assert_eq!(rig.image().founders(group(1)).unwrap()[&node(1)].get(), 0);
+    let groups = targets(&[(4, &[9])]);
+    let refusal = rig.refused(&MetadataCommand::CreateGroups { groups });
+    assert_eq!(refusal, Refusal::UnknownBroker(node(9)));
+}
+
+/// Proves that metadata is voted on in as many zones as there are, by five at most, and that a draining broker only listens.
+#[test]
+fn metadata_replicas() {
+    let mut rig = Rig::new(7, &[(1, &[1])]);
+    let (voters, learners) = rig.image().metadata_replicas();
+    assert_eq!(voters, nodes(&[1, 2, 3, 4, 5]).into_iter().collect());
+    assert_eq!(learners, nodes(&[6, 7]).into_iter().collect());
+    rig.changed(&drain(2, true));
+    let (voters, learners) = rig.image().metadata_replicas();
+    assert_eq!(voters, nodes(&[1, 3, 4, 5, 6]).into_iter().collect());
+    assert_eq!(learners, nodes(&[2, 7]).into_iter().collect());
+}
+
+/// Proves that leaders are shared out evenly, that an operator's wish counts while that broker can lead, and never for another.
+#[test]
+fn leaders_are_preferred() {
+    let all: Vec<(u32, &[i32])> = (1..=6).map(|id| (id, &[1, 2, 3][..])).collect();
+    let mut rig = Rig::new(4, &all);
+    let mut led: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for id in 1..=6 {
+        *led.entry(rig.image().preferred_leader(group(id)).unwrap())
+            .or_default() += 1;
+    }
+    assert!(led.len() == 3 && led.values().all(|count| *count == 2));
+    let refusal = rig.refused(&prefer(1, Some(4)));
+    assert!(matches!(refusal, Refusal::NotReplica { .. }));
+    assert!(matches!(
+        rig.refused(&prefer(9, Some(1))),
+        Refusal::UnknownGroup(_)
+    ));
+    rig.changed(&prefer(1, Some(3)));
+    rig.changed(&prefer(0, Some(4)));
+    assert_eq!(rig.image().preferred_leader(group(1)), Some(node(3)));
+    assert_eq!(rig.image().preferred_leader(group(0)), Some(node(4)));
+    rig.changed(&drain(3, true));
+    assert_ne!(rig.image().preferred_leader(group(1)), Some(node(3)));
+    rig.changed(&drain(3, false));
+    rig.changed(&prefer(1, None));
+    assert_ne!(rig.image().preferred_leader(group(1)), Some(node(3)));
+}
+
+fn samples() -> Vec<MetadataCommand> {
+    vec![
+        admit(1, 10, false),
+        admit(2, 20, true),
+        drain(2, true),
+        MetadataCommand::MoveReplicas {
+            targets: targets(&[(1, &[1, 2]), (2, &[3])]),
+        },
+        MetadataCommand::ReplicasMoved {
+            group: group(1),
+            id: LogIndex::new(77),
+        },
+        MetadataCommand::RemoveBroker { node: node(2) },
+        prefer(1, Some(2)),
+        prefer(0, None),
+        MetadataCommand::CreateGroups {
+            groups: targets(&[(3, &[1])]),
+        },
+    ]
+}
+
+/// Proves that the bytes stay as they are, survive, and are refused when cut.
+#[test]
+fn golden() {
+    let mut all = Vec::new();
+    for command in samples() {
+        let dir = command.encode(TimestampMs::new(5)).dir;
+        assert_eq!(decode_command(&dir).unwrap().0, command);
+        for length in 0..dir.len() {
+            assert!(decode_command(&dir[..length]).is_err());
+        }
+        all.extend_from_slice(&dir);
+    }
+    let mut rig = Rig::new(4, &[(1, &[1, 2, 3])]);
+    rig.changed(&MetadataCommand::CreateGroups {
+        groups: targets(&[(2, &[4])]),
+    });
+    rig.changed(&prefer(1, Some(2)));
+    rig.changed(&drain(3, true));
+    let moved = targets(&[(1, &[1, 2, 4])]);
+    rig.changed(&MetadataCommand::MoveReplicas { targets: moved });
+    let image = rig.image().encode();
+    assert_eq!(&MetadataImage::decode(&image).unwrap(), rig.image());
+    for (name, bytes) in [
+        ("metadata-membership-v1.bin", &all[..]),
+        ("metadata-snapshot-v3.bin", &image[..]),
+    ] {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/metadata/testdata");
+        let path = format!("{folder}/{name}");
+        if std::env::var_os("TIDELOG_WRITE_GOLDEN").is_some() {
+            std::fs::write(&path, bytes).unwrap();
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "{name}");
+    }
+}
+
+proptest! {
+    /// Proves that plans come to rest with even loads, the number of copies kept, distinct brokers, and nothing on drained ones.
+    #[test]
+    fn plans_come_to_rest(
+        brokers in 4i32..8,
+        copies in 1usize..4,
+        groups in 1u32..12,
+        drained in proptest::option::of(1i32..4),
+    ) {
+        let start: Vec<i32> = (1..=i32::try_from(copies).unwrap()).collect();
+        let all: Vec<(u32, &[i32])> = (1..=groups).map(|id| (id, &start[..])).collect();
+        let mut rig = Rig::new(brokers, &all);
+        if let Some(id) = drained {
+            rig.changed(&drain(id, true));
+        }
+        rig.settle();
+        let image = rig.image();
+        let mut loads: BTreeMap<NodeId, usize> = (1..=brokers)
+            .filter(|id| Some(*id) != drained)
+            .map(|id| (node(id), 0))
+            .collect();
+        for held in image.groups().values() {
+            prop_assert_eq!(held.iter().collect::<BTreeSet<_>>().len(), copies);
+            for at in held {
+                *loads.get_mut(at).expect("a broker that is not drained") += 1;
+            }
+        }
+        prop_assert!(loads.values().max().unwrap() - loads.values().min().unwrap() <= 1);
+    }
+}

@@ -1,0 +1,156 @@
+//! The placement groups of a node: the metadata group first, then the data groups that it says this broker holds.
+//!
+//! Owns: [`NodeGroups`], the order of their start and stop.
+//! Not here: one group's parts (`starter.rs`), coming and going of replicas (`host.rs`), setting a cluster up (`setup.rs`).
+
+mod host;
+mod setup;
+mod starter;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::World;
+use super::error::StartError;
+use super::identity::Identity;
+use super::leaders::{self, hand_over};
+use super::members;
+use super::peers::{Peers, SERVICE_METADATA};
+use super::store::NodeStore;
+use crate::config::Config;
+use crate::coordinator::service::Coordinator;
+use crate::metadata::MetadataMachine;
+use crate::offload::{Offload, keep_metadata};
+use crate::peer::Registered;
+use crate::placement::{Group, GroupMap};
+use crate::router::{
+    BrokerSessions, Heartbeats, LeadersElsewhere, MetadataClient, MetadataLink, MetadataService,
+    Router,
+};
+use host::Host;
+use starter::Starter;
+use tidelog_env::Tasks;
+use tidelog_model::PlacementGroupId;
+use tokio::sync::watch;
+
+/// The groups of a node and what drives them.
+pub(super) struct NodeGroups {
+    pub(super) metadata: Group<MetadataMachine>,
+    pub(super) offloads: GroupMap<Offload>,
+    pub(super) router: Router,
+    pub(super) coordinators: GroupMap<Coordinator>,
+    client: MetadataClient,
+    host: Arc<Host>,
+    registered: Option<Registered>,
+}
+
+impl NodeGroups {
+    /// Tells the others from now on that this broker serves. `None` in a cluster of one, where nobody asks.
+    pub(super) fn start_heartbeats(&self, tasks: &Tasks) -> Option<Heartbeats> {
+        let others = self.client.link.is_some();
+        others.then(|| Heartbeats::start(self.client.clone(), tasks))
+    }
+
+    /// Lets others lead what this broker leads. Returns when they do, or after some seconds.
+    pub(super) async fn hand_over(&self) {
+        let groups: Vec<_> = self.router.data_groups().collect();
+        let data = groups.iter().map(|group| hand_over(group.group()));
+        futures::future::join_all(data).await;
+        hand_over(&self.metadata).await;
+    }
+
+    /// Stops every group; the metadata group last. Peers reach none of them before.
+    pub(super) async fn stop(mut self) {
+        self.host.stop().await;
+        self.registered = None;
+        self.metadata.stop().await;
+    }
+}
+
+/// What the groups are started with.
+pub(super) struct Parts<'a> {
+    pub(super) config: &'a Config,
+    pub(super) world: &'a World,
+    pub(super) identity: Identity,
+    pub(super) peers: Option<&'a Arc<Peers>>,
+    pub(super) store: &'a Arc<NodeStore>,
+    pub(super) fatal: &'a watch::Sender<Option<String>>,
+    pub(super) tasks: &'a Tasks,
+}
+
+/// The metadata group as this broker uses it, and for others that send their changes here.
+fn metadata_client(parts: &Parts<'_>, group: &Group<MetadataMachine>) -> MetadataClient {
+    let world = parts.world;
+    let session = Duration::from_millis(parts.config.cluster.session_ms);
+    let sessions = BrokerSessions::new(session);
+    let link = parts.peers.map(|peers| {
+        peers.book.know(group);
+        let service =
+            MetadataService::new(group.clone(), sessions.clone(), Arc::clone(&world.clock));
+        peers.services.register(SERVICE_METADATA, Arc::new(service));
+        Arc::new(MetadataLink {
+            transport: peers.transport.clone(),
+            service: SERVICE_METADATA,
+            brokers: Arc::clone(&peers.book) as _,
+        })
+    });
+    MetadataClient {
+        node: parts.identity.node,
+        group: group.clone(),
+        sessions,
+        link,
+        clock: Arc::clone(&world.clock),
+        random: Arc::clone(&world.random),
+    }
+}
+
+/// Starts the groups. Returns when this broker's part of the cluster works; what a broker that was just taken in shall hold is still on
+/// its way then.
+pub(super) async fn start(parts: Parts<'_>) -> Result<NodeGroups, StartError> {
+    let starter = Starter::new(&parts);
+    let metadata_id = PlacementGroupId::METADATA;
+    let first = starter.record_members();
+    let machine = MetadataMachine::new();
+    let started = starter
+        .start_group(metadata_id, machine, 1, first, parts.tasks)
+        .await?;
+    let metadata = started.group;
+    let client = metadata_client(&parts, &metadata);
+    setup::bootstrap(&parts, &client).await?;
+    let elsewhere = LeadersElsewhere::default();
+    let router = Router::new(client.clone(), elsewhere.clone());
+    let (tasks, random) = (parts.tasks, &parts.world.random);
+    if let Some(peers) = parts.peers {
+        peers.answer_leaders(&router);
+        peers.ask_leaders(&router, &elsewhere, Arc::clone(random), tasks);
+        members::keep(metadata_id, &metadata, &client, tasks);
+        leaders::spread(metadata_id, &metadata, &metadata, parts.identity, tasks);
+        members::plan(&client, tasks);
+        client.watch_brokers(tasks);
+    }
+    let host = Arc::new(Host::new(
+        starter,
+        Arc::clone(parts.store),
+        client.clone(),
+        router.clone(),
+    ));
+    host.start_all().await?;
+    if parts.peers.is_none() {
+        router
+            .reconcile()
+            .await
+            .map_err(|error| StartError::Metadata(error.to_string()))?;
+    }
+    router.start_reconcile(tasks);
+    host.watch(tasks);
+    keep_metadata(&metadata, &parts.store.tier, tasks);
+    Ok(NodeGroups {
+        metadata,
+        offloads: host.offloads.clone(),
+        router,
+        coordinators: host.coordinators.clone(),
+        client,
+        host,
+        registered: started.registered,
+    })
+}

@@ -1,0 +1,204 @@
+//! Starting one placement group: its log, its first members, its place among the peers.
+//!
+//! Owns: [`Starter`], what a replica with an empty log may assume.
+//! Not here: which groups (`host.rs`).
+//! Spec: docs/protocols/membership.md (a replica that comes later starts empty)
+
+use super::super::World;
+use super::super::error::StartError;
+use super::super::identity::Identity;
+use super::super::peers::Peers;
+use super::Parts;
+use crate::config::Config;
+use crate::log::{
+    GroupLog, GroupLogConfig, LogEnv, LogFailure, NoObserver, finish_drop, was_dropped,
+};
+use crate::metadata::MetadataImage;
+use crate::peer::Registered;
+use crate::placement::{Group, GroupConfig, Member, NoPeers, StateMachine};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tidelog_env::Tasks;
+use tidelog_model::{PlacementGroupId, RaftNodeId};
+use tokio::sync::watch;
+
+/// How long the only voter of a group may take to lead it. It campaigns at once; this is for a very slow disk.
+const LEAD_WITHIN: Duration = Duration::from_secs(60);
+
+/// What every group is started with.
+pub(super) struct Starter {
+    pub(super) config: Config,
+    pub(super) world: World,
+    pub(super) identity: Identity,
+    pub(super) peers: Option<Arc<Peers>>,
+    pub(super) fatal: watch::Sender<Option<String>>,
+}
+
+/// A running group.
+pub(super) struct Started<M: StateMachine> {
+    pub(super) group: Group<M>,
+    /// As long as this lives, peers reach the group.
+    pub(super) registered: Option<Registered>,
+}
+
+impl Starter {
+    pub(super) fn new(parts: &Parts<'_>) -> Self {
+        Self {
+            config: parts.config.clone(),
+            world: parts.world.clone(),
+            identity: parts.identity,
+            peers: parts.peers.cloned(),
+            fatal: parts.fatal.clone(),
+        }
+    }
+
+    /// The directory of a group.
+    pub(super) fn dir(&self, id: PlacementGroupId) -> PathBuf {
+        self.groups_dir().join(id.to_string())
+    }
+
+    pub(super) fn groups_dir(&self) -> PathBuf {
+        self.config.node.data_dir.join("groups")
+    }
+
+    /// All members of the founding record, if this broker is one of them with this disk; else none: it waits to be taken in.
+    pub(super) fn record_members(&self) -> BTreeMap<RaftNodeId, Member> {
+        let record = self.peers.as_ref().map(|peers| &peers.record);
+        let founder =
+            record.filter(|record| record.has(self.identity.node, self.identity.raft_node));
+        founder
+            .map(super::super::formation::Founding::first_members)
+            .unwrap_or_default()
+    }
+
+    /// Whom this broker may set a data group up with if its log is empty: the group's founders, if it is one of them and never
+    /// dropped its replica. Anybody else with an empty log waits to be taken in.
+    pub(super) fn founders(
+        &self,
+        id: PlacementGroupId,
+        image: &MetadataImage,
+    ) -> Result<BTreeMap<RaftNodeId, Member>, StartError> {
+        let (disk, dir) = (self.world.disk.as_ref(), self.dir(id));
+        if was_dropped(disk, &dir).map_err(|error| StartError::Log { group: id, error })? {
+            return Ok(BTreeMap::new());
+        }
+        let of_record = self.record_members();
+        let Some(founders) = image.founders(id) else {
+            return Ok(of_record);
+        };
+        let mut members = BTreeMap::new();
+        for (broker, raft_node) in founders {
+            let (id, member) = if raft_node.get() == 0 {
+                // Of the founding record; who is not in it with this disk knows of none.
+                let mut recorded = of_record.iter();
+                match recorded.find(|(_, member)| member.broker == *broker) {
+                    Some((id, member)) => (*id, member.clone()),
+                    None => return Ok(BTreeMap::new()),
+                }
+            } else {
+                let peer = image.brokers().get(broker).and_then(|at| at.peer.as_ref());
+                let member = Member {
+                    broker: *broker,
+                    address: peer.map_or_else(String::new, ToString::to_string),
+                };
+                (*raft_node, member)
+            };
+            members.insert(id, member);
+        }
+        if members.contains_key(&self.identity.raft_node) {
+            Ok(members)
+        } else {
+            Ok(BTreeMap::new())
+        }
+    }
+
+    /// Starts a group. `groups` share the memory for caches of logs; `first` are its members if its log is empty.
+    pub(super) async fn start_group<M: StateMachine>(
+        &self,
+        id: PlacementGroupId,
+        machine: M,
+        groups: usize,
+        first: BTreeMap<RaftNodeId, Member>,
+        tasks: &Tasks,
+    ) -> Result<Started<M>, StartError> {
+        let dir = self.dir(id);
+        let failed = |error| StartError::Log { group: id, error };
+        finish_drop(self.world.disk.as_ref(), &dir).map_err(failed)?;
+        let log = self
+            .open_log(id, &dir, groups, tasks)
+            .await
+            .map_err(failed)?;
+        let raft_node = self.identity.raft_node;
+        let Some(peers) = &self.peers else {
+            let member = Member {
+                broker: self.identity.node,
+                address: String::new(),
+            };
+            let group_config = GroupConfig::alone(id, raft_node, member);
+            let group = Group::start(group_config, log, machine, Arc::new(NoPeers)).await?;
+            self.watch_fatal(&group, tasks);
+            group.wait_leader(LEAD_WITHIN).await?;
+            let registered = None;
+            return Ok(Started { group, registered });
+        };
+        let mut group_config = GroupConfig::new(id, raft_node, first);
+        let times = self.config.raft;
+        group_config.heartbeat = Duration::from_millis(times.heartbeat_ms);
+        group_config.election_min = Duration::from_millis(times.election_min_ms);
+        group_config.election_max = Duration::from_millis(times.election_max_ms);
+        let group = Group::start(group_config, log, machine, peers.transport.group(id)).await?;
+        self.watch_fatal(&group, tasks);
+        let registered = Some(peers.groups.register(id, group.inbox()));
+        Ok(Started { group, registered })
+    }
+
+    async fn open_log(
+        &self,
+        id: PlacementGroupId,
+        dir: &Path,
+        groups: usize,
+        tasks: &Tasks,
+    ) -> Result<GroupLog, crate::log::LogError> {
+        let mut config = GroupLogConfig::new(
+            dir.to_owned(),
+            self.identity.cluster,
+            id,
+            self.identity.raft_node,
+        );
+        let is_metadata = id == PlacementGroupId::METADATA;
+        // Metadata changes are few and small, but the largest request must fit an entry (a quarter of a file).
+        config = config.with_file_bytes(if is_metadata {
+            16 << 20
+        } else {
+            self.config.log.file_bytes
+        });
+        config.cache_bytes = if is_metadata {
+            1 << 20
+        } else {
+            self.config.log.cache_bytes / groups.max(1)
+        };
+        let fatal = self.fatal.clone();
+        let env = LogEnv {
+            disk: Arc::clone(&self.world.disk),
+            random: Arc::clone(&self.world.random),
+            tasks: tasks.clone(),
+            fatal: Arc::new(move |failure: &LogFailure| {
+                fatal.send_replace(Some(format!("log of group {id}: {failure}")));
+            }),
+            observer: Arc::new(NoObserver),
+        };
+        GroupLog::open(config, env).await
+    }
+
+    fn watch_fatal<M: StateMachine>(&self, group: &Group<M>, tasks: &Tasks) {
+        let mut stopped = group.fatal();
+        let fatal = self.fatal.clone();
+        tasks.spawn("group-watch", async move {
+            if let Ok(reason) = stopped.wait_for(Option::is_some).await {
+                fatal.send_replace(reason.clone());
+            }
+        });
+    }
+}

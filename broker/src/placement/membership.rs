@@ -1,0 +1,184 @@
+//! Changing the replicas of a group, one safe step at a time.
+//!
+//! Owns: [`Replicas`], [`MembershipStep`], [`Group::step_membership`].
+//! Not here: which replicas a group should have (metadata), when to ask (node), joint consensus itself (openraft).
+//! Spec: docs/protocols/membership.md
+
+use super::contract::{ProposeError, StateMachine};
+use super::group::Group;
+use super::raft_types::{Member, Types, from_raft};
+use openraft::async_runtime::watch::WatchReceiver as _;
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::{ChangeMembers, ServerState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::time::Duration;
+use tidelog_model::{LogIndex, RaftNodeId};
+use tokio::time::timeout;
+
+/// How long one entry may take to be committed and applied. Afterwards it may still come; the next step looks.
+const STEP_WITHIN: Duration = Duration::from_secs(20);
+
+/// Replicas that a group shall have.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Replicas {
+    /// Who votes.
+    pub voters: BTreeMap<RaftNodeId, Member>,
+    /// Who only gets everything.
+    pub learners: BTreeMap<RaftNodeId, Member>,
+}
+
+/// Replicas that a group has now, as far as this replica knows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ReplicasNow {
+    /// Who votes; of both sets while a change is under way.
+    pub voters: BTreeSet<RaftNodeId>,
+    /// Everybody, with the broker.
+    pub members: BTreeMap<RaftNodeId, Member>,
+    /// No change is under way, and this is committed.
+    pub settled: bool,
+}
+
+/// What one step came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MembershipStep {
+    /// The replicas are the wanted ones, and that is committed.
+    Settled,
+    /// Something was changed; step again.
+    Changed,
+    /// These are new and not caught up yet.
+    CatchingUp(Vec<RaftNodeId>),
+    /// Leadership was asked to go to this replica first.
+    HandedOver(RaftNodeId),
+}
+
+impl<M: StateMachine> Group<M> {
+    /// The replicas as this one knows them; only the leader's answer is current.
+    #[must_use]
+    pub fn replicas(&self) -> ReplicasNow {
+        let metrics = self.core.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let membership = metrics.membership_config.membership();
+        let id = |id: u64| RaftNodeId::new(id);
+        ReplicasNow {
+            voters: membership.voter_ids().map(id).collect(),
+            members: membership
+                .nodes()
+                .map(|(node, member)| (id(*node), member.clone()))
+                .collect(),
+            settled: membership.get_joint_config().len() == 1
+                && metrics.membership_config == metrics.committed_membership_config,
+        }
+    }
+
+    /// How far each replica's log is known to agree with the leader's; empty unless this replica leads.
+    #[must_use]
+    pub fn matched(&self) -> BTreeMap<RaftNodeId, LogIndex> {
+        let metrics = self.core.raft.data_metrics();
+        let metrics = metrics.borrow_watched();
+        let matched = metrics.replication.iter().flatten();
+        matched
+            .filter_map(|(node, at)| Some((RaftNodeId::new(*node), from_raft((*at)?).index)))
+            .collect()
+    }
+
+    /// Does the next thing that brings the group closer to `wanted`. New replicas are taken in as learners, and vote only when they are
+    /// close behind; a leader that shall go hands over first. Only the leader may step. May be cancelled and repeated at any time: each
+    /// step starts from what is there.
+    ///
+    /// # Errors
+    /// [`ProposeError`]: not the leader, a change of somebody else is under way (`Overloaded`), or not known ([`ProposeError::Timeout`]).
+    pub async fn step_membership(&self, wanted: &Replicas) -> Result<MembershipStep, ProposeError> {
+        if !self.is_leader() {
+            let leader = self.leadership().borrow().leader;
+            return Err(ProposeError::NotLeader { leader });
+        }
+        let now = self.replicas();
+        let all = wanted.voters.iter().chain(&wanted.learners);
+        let missing = all.filter(|(id, _)| !now.members.contains_key(id));
+        if let Some((id, member)) = missing.into_iter().next() {
+            let adding = self.core.raft.add_learner(id.get(), member.clone(), false);
+            within(adding).await?;
+            return Ok(MembershipStep::Changed);
+        }
+        let voters: BTreeSet<RaftNodeId> = wanted.voters.keys().copied().collect();
+        if now.voters != voters || !now.settled {
+            return self.step_voters(wanted, &now, &voters).await;
+        }
+        let gone: BTreeSet<u64> = now
+            .members
+            .keys()
+            .filter(|id| !voters.contains(id) && !wanted.learners.contains_key(id))
+            .map(|id| id.get())
+            .collect();
+        if gone.is_empty() {
+            return Ok(MembershipStep::Settled);
+        }
+        let removing = ChangeMembers::RemoveNodes(gone);
+        within(self.core.raft.change_membership(removing, false)).await?;
+        Ok(MembershipStep::Changed)
+    }
+
+    async fn step_voters(
+        &self,
+        wanted: &Replicas,
+        now: &ReplicasNow,
+        voters: &BTreeSet<RaftNodeId>,
+    ) -> Result<MembershipStep, ProposeError> {
+        let own = self.core.own;
+        let followers = self.followers();
+        let ready = |id: &RaftNodeId| *id == own || followers.get(id).copied().unwrap_or(false);
+        let behind: Vec<RaftNodeId> = voters
+            .iter()
+            .copied()
+            .filter(|id| !now.voters.contains(id) && !ready(id))
+            .collect();
+        if !behind.is_empty() {
+            return Ok(MembershipStep::CatchingUp(behind));
+        }
+        if !voters.contains(&own) && now.settled {
+            let mut heirs = voters.iter().filter(|id| now.voters.contains(id));
+            if let Some(next) = heirs.find(|id| ready(id)) {
+                let asked = self.transfer_leadership(*next).await;
+                asked.map_err(|error| ProposeError::Fatal(error.to_string()))?;
+                return Ok(MembershipStep::HandedOver(*next));
+            }
+        }
+        // A voter that becomes a learner stays in; others go at once.
+        let retain = now.voters.iter().any(|id| wanted.learners.contains_key(id));
+        let ids: BTreeSet<u64> = voters.iter().map(|id| id.get()).collect();
+        within(self.core.raft.change_membership(ids, retain)).await?;
+        Ok(MembershipStep::Changed)
+    }
+
+    /// Whether this replica's Raft core takes part as a voter or a learner of a group that exists.
+    #[must_use]
+    pub fn is_taken_in(&self) -> bool {
+        let metrics = self.core.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let own = self.core.own.get();
+        let membership = metrics.membership_config.membership();
+        metrics.state != ServerState::Shutdown && membership.nodes().any(|(id, _)| *id == own)
+    }
+}
+
+async fn within<T>(
+    change: impl Future<Output = Result<T, RaftError<Types, ClientWriteError<Types>>>>,
+) -> Result<(), ProposeError> {
+    let error = match timeout(STEP_WITHIN, change).await {
+        Ok(Ok(_)) => return Ok(()),
+        Ok(Err(error)) => error,
+        Err(_) => return Err(ProposeError::Timeout),
+    };
+    Err(match error {
+        RaftError::Fatal(error) => ProposeError::Fatal(error.to_string()),
+        RaftError::APIError(ClientWriteError::ForwardToLeader(to)) => ProposeError::NotLeader {
+            leader: to.leader_node.map(|member| member.broker),
+        },
+        RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) => ProposeError::Unknown,
+        RaftError::APIError(other) => {
+            tracing::debug!("a change of replicas has to wait: {other}");
+            ProposeError::Overloaded
+        }
+    })
+}

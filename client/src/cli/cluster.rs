@@ -1,0 +1,349 @@
+//! `tidelog cluster status | add | decommission` and `tidelog leaders balance | transfer`: brokers, their replicas, their leadership.
+//!
+//! Owns: the verbs, waiting for what goes on in the background, and its progress on stderr.
+//! Not here: what follows in the cluster (docs/protocols/membership.md).
+
+use super::{Failure, Global, Output, World, output};
+use crate::admin_http::{AdminClient, AdminError, MemberGroup, Members};
+use clap::{Args, Subcommand};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often the background is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Flags of `tidelog cluster`.
+#[derive(Args, Debug)]
+pub struct ClusterArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: ClusterVerb,
+}
+
+/// What to do with the brokers of the cluster.
+#[derive(Subcommand, Debug)]
+pub enum ClusterVerb {
+    /// Brokers, brokers that wait to be taken in, replicas and leaders of every placement group.
+    Status,
+    /// Take in a broker that waits: a new one, or one that lost its disk.
+    #[command(
+        after_help = "A broker waits when it was started with an empty data directory and a cluster.seeds that names itself and brokers of the \
+                      cluster. Ask one of those (--admin-url). A broker that has the id of a member takes its place: every replica is built anew."
+    )]
+    Add {
+        /// Its node.id.
+        #[arg(value_name = "ID")]
+        broker: i32,
+        /// Also in place of a member that lives.
+        #[arg(long)]
+        force: bool,
+        /// Come back at once; replicas are on their way then.
+        #[arg(long)]
+        no_wait: bool,
+        /// Give up waiting after this long (it goes on).
+        #[arg(long, default_value = "10m", value_parser = output::duration, value_name = "TIME")]
+        timeout: Duration,
+    },
+    /// Move everything off a broker and take it out. Refused when too few brokers would stay.
+    Decommission {
+        /// Its node.id.
+        #[arg(value_name = "ID")]
+        broker: i32,
+        /// Keep it after all: what is on its way turns back.
+        #[arg(long)]
+        cancel: bool,
+        /// Come back at once; replicas are on their way then.
+        #[arg(long)]
+        no_wait: bool,
+        /// Give up waiting after this long (it goes on).
+        #[arg(long, default_value = "1h", value_parser = output::duration, value_name = "TIME")]
+        timeout: Duration,
+    },
+    /// The same as `tidelog leaders`.
+    #[command(alias = "leader")]
+    Leaders(LeadersArgs),
+}
+
+/// Flags of `tidelog leaders`.
+#[derive(Args, Debug)]
+pub struct LeadersArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: LeadersVerb,
+}
+
+/// What to do with leadership of placement groups.
+#[derive(Subcommand, Debug)]
+pub enum LeadersVerb {
+    /// Spread leadership evenly again: wishes of `transfer` are taken back.
+    Balance {
+        /// Give up waiting after this long (it goes on).
+        #[arg(long, default_value = "60s", value_parser = output::duration, value_name = "TIME")]
+        timeout: Duration,
+    },
+    /// Let a broker lead a group, and keep it while it can.
+    Transfer {
+        /// The placement group (`tidelog cluster status` lists them; 0 is metadata).
+        #[arg(value_name = "GROUP")]
+        group: u32,
+        /// The node.id of a broker that holds a replica.
+        #[arg(value_name = "ID")]
+        broker: i32,
+        /// Give up waiting after this long (it goes on).
+        #[arg(long, default_value = "60s", value_parser = output::duration, value_name = "TIME")]
+        timeout: Duration,
+    },
+}
+
+pub(super) async fn run(args: ClusterArgs, global: &Global, world: &World) -> Result<(), Failure> {
+    let admin = AdminClient::new(&global.admin_url, world.network.clone())?;
+    let members = match args.verb {
+        ClusterVerb::Leaders(args) => return leaders(args, global, world).await,
+        ClusterVerb::Status => admin.members().await?,
+        ClusterVerb::Add {
+            broker,
+            force,
+            no_wait,
+            timeout,
+        } => {
+            let members = admin.add_broker(broker, force).await?;
+            output::say(&format!("broker {broker} is a member now"));
+            if no_wait {
+                members
+            } else {
+                wait(&admin, timeout, |members| arrived(members, broker)).await?
+            }
+        }
+        ClusterVerb::Decommission {
+            broker,
+            cancel,
+            no_wait,
+            timeout,
+        } => {
+            let members = admin.decommission(broker, cancel).await?;
+            match (cancel, no_wait) {
+                (true, _) => {
+                    output::say(&format!("broker {broker} stays"));
+                    members
+                }
+                (false, true) => members,
+                (false, false) => {
+                    let members = wait(&admin, timeout, |members| left(members, broker)).await?;
+                    output::say(&format!(
+                        "broker {broker} holds nothing any more and has left: stop it, its data directory may be deleted"
+                    ));
+                    members
+                }
+            }
+        }
+    };
+    print(&members, global.output)
+}
+
+pub(super) async fn leaders(
+    args: LeadersArgs,
+    global: &Global,
+    world: &World,
+) -> Result<(), Failure> {
+    let admin = AdminClient::new(&global.admin_url, world.network.clone())?;
+    let members = match args.verb {
+        LeadersVerb::Balance { timeout } => {
+            admin.balance_leaders().await?;
+            wait(&admin, timeout, uneven).await?
+        }
+        LeadersVerb::Transfer {
+            group,
+            broker,
+            timeout,
+        } => {
+            admin.transfer_leader(group, broker).await?;
+            wait(&admin, timeout, |members| {
+                let mut groups = members.groups.iter();
+                let at = groups.find(|at| at.group == group);
+                let leader = at.and_then(|at| at.leader);
+                (leader != Some(broker))
+                    .then(|| format!("group {group} is led by {}", named(leader)))
+            })
+            .await?
+        }
+    };
+    print(&members, global.output)
+}
+
+fn named(leader: Option<i32>) -> String {
+    leader.map_or_else(|| "nobody".to_owned(), |id| format!("broker {id}"))
+}
+
+/// Looks until `rest` says that nothing is left, and tells what it says when it changes.
+async fn wait(
+    admin: &AdminClient,
+    timeout: Duration,
+    rest: impl Fn(&Members) -> Option<String>,
+) -> Result<Members, Failure> {
+    let deadline = Instant::now() + timeout;
+    let mut said = None;
+    loop {
+        let left = match admin.members().await {
+            Ok(members) => match rest(&members) {
+                None => return Ok(members),
+                Some(left) => left,
+            },
+            // The asked broker may be the one that leaves, or stop for a moment.
+            Err(AdminError::Refused { message, .. }) => message,
+            Err(error) => error.to_string(),
+        };
+        if said.as_ref() != Some(&left) {
+            output::say(&left);
+            said = Some(left.clone());
+        }
+        if Instant::now() >= deadline {
+            return Err(Failure::Failed(format!(
+                "not done within {timeout:?}, it goes on: {left}"
+            )));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// What is missing until a broker is there with its replicas.
+fn arrived(members: &Members, broker: i32) -> Option<String> {
+    let at = members.brokers.iter().find(|at| at.id == broker);
+    if !at.is_some_and(|at| at.live) {
+        return Some(format!("waiting for broker {broker} to serve"));
+    }
+    let moving = members.groups.iter().filter(|group| group.target.is_some());
+    match moving.count() {
+        0 => None,
+        count => Some(format!("{count} groups have replicas on their way")),
+    }
+}
+
+/// What is missing until a broker is gone.
+fn left(members: &Members, broker: i32) -> Option<String> {
+    let at = members.brokers.iter().find(|at| at.id == broker)?;
+    if !at.draining {
+        return Some(format!("broker {broker} is no longer drained: it was kept"));
+    }
+    let holds = |group: &&MemberGroup| group.group != 0 && group.replicas.contains(&broker);
+    let count = members.groups.iter().filter(holds).count();
+    Some(format!("broker {broker} still holds {count} replicas"))
+}
+
+/// What is missing until leadership is spread evenly: for every number of copies the brokers lead the same number of groups, give or take one.
+fn uneven(members: &Members) -> Option<String> {
+    let open = members.brokers.iter().filter(|at| at.live && !at.draining);
+    let leads: Vec<usize> = open.map(|at| at.leads).collect();
+    let (most, least) = (leads.iter().max()?, leads.iter().min()?);
+    (most - least > 2).then(|| format!("brokers lead between {least} and {most} groups"))
+}
+
+fn list(ids: &[i32]) -> String {
+    let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    ids.join(",")
+}
+
+fn print(members: &Members, output: Output) -> Result<(), Failure> {
+    if output == Output::Json {
+        return output::json(members);
+    }
+    let brokers = members.brokers.iter().map(|at| {
+        let state = match (at.live, at.draining) {
+            (true, false) => "live",
+            (true, true) => "draining",
+            (false, false) => "silent",
+            (false, true) => "silent, draining",
+        };
+        vec![
+            at.id.to_string(),
+            at.zone.clone(),
+            at.peer.clone(),
+            state.to_owned(),
+            at.replicas.to_string(),
+            at.leads.to_string(),
+        ]
+    });
+    let waiting = members.waiting.iter().map(|at| {
+        let state = if at.replaces {
+            "waits, replaces the member"
+        } else {
+            "waits"
+        };
+        vec![
+            at.id.to_string(),
+            at.zone.clone(),
+            at.peer.clone(),
+            state.to_owned(),
+            "-".to_owned(),
+            "-".to_owned(),
+        ]
+    });
+    let head = ["BROKER", "ZONE", "PEER", "STATE", "REPLICAS", "LEADS"];
+    output::table(&head, &brokers.chain(waiting).collect::<Vec<_>>())?;
+    output::data("\n")?;
+    let groups = members.groups.iter().map(|at| {
+        let target = at.target.as_ref();
+        vec![
+            at.group.to_string(),
+            list(&at.replicas),
+            target.map_or_else(|| "-".to_owned(), |target| list(target)),
+            at.leader
+                .map_or_else(|| "-".to_owned(), |id| id.to_string()),
+            at.term
+                .map_or_else(|| "-".to_owned(), |term| term.to_string()),
+        ]
+    });
+    let head = ["GROUP", "REPLICAS", "MOVING-TO", "LEADER", "TERM"];
+    output::table(&head, &groups.collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use crate::admin_http::MemberBroker;
+
+    fn members() -> Members {
+        let broker = |id| MemberBroker {
+            id,
+            zone: "a".to_owned(),
+            peer: format!("b{id}:1"),
+            raft_node: 7,
+            live: true,
+            draining: false,
+            replicas: 1,
+            leads: 1,
+        };
+        Members {
+            cluster_id: "c".to_owned(),
+            metadata_leader: Some(1),
+            brokers: vec![broker(1), broker(2)],
+            waiting: Vec::new(),
+            groups: vec![MemberGroup {
+                group: 1,
+                replicas: vec![1],
+                target: Some(vec![2]),
+                leader: Some(1),
+                term: Some(3),
+                preferred: None,
+            }],
+        }
+    }
+
+    /// Proves what each command waits for.
+    #[test]
+    fn what_is_waited_for() {
+        let mut now = members();
+        assert!(arrived(&now, 2).unwrap().contains("1 groups"));
+        assert!(arrived(&now, 3).unwrap().contains("to serve"));
+        now.groups[0].target = None;
+        assert_eq!(arrived(&now, 2), None);
+        assert!(left(&now, 1).unwrap().contains("no longer drained"));
+        now.brokers[0].draining = true;
+        assert!(left(&now, 1).unwrap().contains("holds 1 replicas"));
+        assert_eq!(left(&now, 3), None);
+        now.brokers[0].draining = false;
+        assert_eq!(uneven(&now), None);
+        now.brokers[0].leads = 4;
+        assert!(uneven(&now).unwrap().contains("between 1 and 4"));
+    }
+}
