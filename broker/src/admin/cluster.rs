@@ -87,7 +87,10 @@ pub(super) async fn cluster(State(state): State<AdminState>) -> Json<Cluster> {
             let applied = *group.group().applied().borrow();
             Group {
                 group: group.id().get(),
-                leader: leadership.leader.map(NodeId::get),
+                leader: state
+                    .router
+                    .leader(group.id())
+                    .map(|(leader, _)| leader.get()),
                 term: leadership.term.get(),
                 last_applied: applied.map(|id| id.index.get()),
                 local_bytes: group.group().log().local_bytes(),

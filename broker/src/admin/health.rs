@@ -96,7 +96,7 @@ pub(super) async fn livez() -> &'static str {
 pub(super) async fn readyz(State(state): State<AdminState>) -> (StatusCode, Json<Ready>) {
     let mut reasons = state.health.reasons();
     for group in state.router.data_groups() {
-        if group.group().leadership().borrow().leader.is_none() {
+        if state.router.leader(group.id()).is_none() {
             reasons.push(Reason {
                 part: "groups",
                 message: format!("group {} has no leader", group.id()),

@@ -6,8 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::context::Broker;
-use super::produce::propose_code;
-use super::topics::refusal_code;
+use super::topics::{metadata_code, refusal_code};
 use crate::error::ErrorCode;
 use crate::metadata::{
     ConfigChange, ConfigError, ConfigOperation, ConfigSetMode, ConfigSource, ConfigType,
@@ -219,6 +218,6 @@ async fn alter_one(
             ErrorCode::UnknownServerError,
             "unexpected outcome".to_owned(),
         )),
-        Err(error) => Err((propose_code(&error), error.to_string())),
+        Err(error) => Err((metadata_code(&error), error.to_string())),
     }
 }

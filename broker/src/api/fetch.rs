@@ -1,7 +1,7 @@
 //! Fetch, with long polls.
 //!
 //! Owns: limits over partitions, waiting for data, the answer.
-//! Not here: reading (`datagroup::read`). Fetch sessions are not kept: every answer says session 0, so that clients send
+//! Not here: one partition (`fetch_partition.rs`), reading (`datagroup::read`). Fetch sessions are not kept: every answer says session 0, so that clients send
 //! full requests (allowed by KIP-227).
 //!
 //! A first batch larger than the limits is still returned (KIP-74, field report A34). A long poll wakes on applied
@@ -11,10 +11,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::context::Broker;
-use super::produce::route_code;
-use crate::datagroup::{DataGroup, FetchError, Fetched};
+use super::fetch_partition::{Bounds, Read, Reader, Wanted};
+use crate::datagroup::DataGroup;
 use crate::error::ErrorCode;
-use crate::router::RouteError;
 use crate::wire::messages::{
     FetchRequest, StrBytes, WireUuid, fetch_request, topic_id, wire_topic_id,
 };
@@ -39,15 +38,6 @@ const COLD_READS_MAX: usize = 8;
 /// Bytes of one partition in one answer at most.
 const PARTITION_BYTES_MAX: usize = 8 << 20;
 
-struct Wanted {
-    partition: Option<PartitionId>,
-    index: i32,
-    offset: Offset,
-    epoch: Option<LeaderEpoch>,
-    bytes_max: usize,
-    unknown: ErrorCode,
-}
-
 struct WantedTopic {
     name: StrBytes,
     id: WireUuid,
@@ -69,13 +59,14 @@ pub(super) async fn fetch(broker: &Broker, request: FetchRequest, version: i16) 
     let bytes_max = usize::try_from(request.max_bytes)
         .unwrap_or(0)
         .min(ANSWER_BYTES_MAX);
+    let reader = Reader::new(broker, &request.rack_id);
     let topics = wanted(broker, request.topics, version);
     loop {
         // Both before the read: what is applied after it counts as a change.
         let mut applied = applied_watches(broker, &topics);
-        let before = bounds(broker, &topics);
+        let before = bounds(broker, &reader, &topics);
         let (limit, memory) = broker.answers.take(bytes_max);
-        let (mut answer, urgent) = read_all(broker, &topics, limit, deadline).await;
+        let (mut answer, urgent) = read_all(broker, &reader, &topics, limit, deadline).await;
         let found = answer.records_bytes();
         if urgent
             || found >= bytes_min.max(1).min(limit.max(1))
@@ -90,25 +81,21 @@ pub(super) async fn fetch(broker: &Broker, request: FetchRequest, version: i16) 
             return answer;
         }
         drop((answer, memory));
-        until_changed(&before, || bounds(broker, &topics), &mut applied, deadline).await;
+        until_changed(
+            &before,
+            || bounds(broker, &reader, &topics),
+            &mut applied,
+            deadline,
+        )
+        .await;
     }
 }
 
-/// What of a partition a waiting fetch looks at: epoch, log start, high watermark; or why it cannot be read.
-type Bounds = Result<(LeaderEpoch, Offset, Offset), ErrorCode>;
-
-fn bounds(broker: &Broker, topics: &[WantedTopic]) -> Vec<Bounds> {
-    topics
-        .iter()
-        .flat_map(|topic| &topic.partitions)
-        .filter_map(|wanted| wanted.partition)
-        .map(|partition| {
-            let (group, epoch) = broker.router.leading(partition).map_err(route_code)?;
-            let (log_start, high_watermark) = group
-                .bounds(partition)
-                .map_err(|_| ErrorCode::UnknownTopicOrPartition)?;
-            Ok((epoch, log_start, high_watermark))
-        })
+fn bounds(broker: &Broker, reader: &Reader, topics: &[WantedTopic]) -> Vec<Bounds> {
+    let partitions = topics.iter().flat_map(|topic| &topic.partitions);
+    let known = partitions.filter_map(|wanted| wanted.partition);
+    known
+        .map(|partition| reader.bounds(broker, partition))
         .collect()
 }
 
@@ -228,9 +215,10 @@ struct Pass {
 }
 
 impl Pass {
-    fn take(&mut self, at: (usize, usize), partition: FetchedPartition) {
+    fn take(&mut self, at: (usize, usize), read: Read) {
+        let partition = read.partition;
         let bytes = partition.records_bytes();
-        self.urgent |= partition.error_code != 0;
+        self.urgent |= read.urgent;
         self.found |= bytes > 0;
         self.left = self.left.saturating_sub(bytes);
         if let Some(slot) = self
@@ -260,6 +248,7 @@ impl Pass {
 /// fetch (field report A14), so a replay never holds up the tail (I13).
 async fn read_all(
     broker: &Broker,
+    reader: &Reader,
     topics: &[WantedTopic],
     bytes_max: usize,
     deadline: Instant,
@@ -277,11 +266,13 @@ async fn read_all(
     let mut cold = Vec::new();
     for (topic_at, topic) in topics.iter().enumerate() {
         for (at, wanted) in topic.partitions.iter().enumerate() {
-            if is_cold(broker, wanted) {
+            if reader.is_cold(broker, wanted) {
                 cold.push(((topic_at, at), wanted));
             } else {
-                let partition = read_one(broker, wanted, pass.limit(wanted), !pass.found).await;
-                pass.take((topic_at, at), partition);
+                let read = reader
+                    .read(broker, wanted, pass.limit(wanted), !pass.found)
+                    .await;
+                pass.take((topic_at, at), read);
             }
         }
     }
@@ -295,22 +286,27 @@ async fn read_all(
         let mut reads = FuturesUnordered::new();
         let mut waiting = cold.iter();
         for (at, wanted) in waiting.by_ref().take(COLD_READS_MAX) {
-            reads.push(read_at(broker, *at, wanted, pass.limit(wanted), first));
+            reads.push(reader.read_at(broker, *at, wanted, pass.limit(wanted), first));
         }
         while pass.limit(cold[0].1).is_some()
-            && let Ok(Some((at, partition))) = tokio::time::timeout_at(until, reads.next()).await
+            && let Ok(Some((at, read))) = tokio::time::timeout_at(until, reads.next()).await
         {
-            pass.take(at, partition);
+            pass.take(at, read);
             if let Some((at, wanted)) = waiting.next() {
-                reads.push(read_at(broker, *at, wanted, pass.limit(wanted), first));
+                reads.push(reader.read_at(broker, *at, wanted, pass.limit(wanted), first));
             }
         }
     }
-    finish(broker, topics, pass).await
+    finish(broker, reader, topics, pass).await
 }
 
 /// The answer: partitions that were not read say their bounds.
-async fn finish(broker: &Broker, topics: &[WantedTopic], pass: Pass) -> (FetchAnswer, bool) {
+async fn finish(
+    broker: &Broker,
+    reader: &Reader,
+    topics: &[WantedTopic],
+    pass: Pass,
+) -> (FetchAnswer, bool) {
     let mut answer = FetchAnswer::default();
     for (topic, read) in topics.iter().zip(pass.answers) {
         let mut fetched = FetchedTopic {
@@ -321,130 +317,13 @@ async fn finish(broker: &Broker, topics: &[WantedTopic], pass: Pass) -> (FetchAn
         for (wanted, partition) in topic.partitions.iter().zip(read) {
             let partition = match partition {
                 Some(partition) => partition,
-                None => read_one(broker, wanted, None, false).await,
+                None => reader.read(broker, wanted, None, false).await.partition,
             };
             fetched.partitions.push(partition);
         }
         answer.topics.push(fetched);
     }
     (answer, pass.urgent)
-}
-
-fn is_cold(broker: &Broker, wanted: &Wanted) -> bool {
-    let Some(partition) = wanted.partition else {
-        return false;
-    };
-    broker
-        .router
-        .leader_of(partition)
-        .is_ok_and(|group| group.is_cold(partition, wanted.offset))
-}
-
-async fn read_at(
-    broker: &Broker,
-    at: (usize, usize),
-    wanted: &Wanted,
-    limit: Option<usize>,
-    first: bool,
-) -> ((usize, usize), FetchedPartition) {
-    (at, read_one(broker, wanted, limit, first).await)
-}
-
-async fn read_one(
-    broker: &Broker,
-    wanted: &Wanted,
-    limit: Option<usize>,
-    first: bool,
-) -> FetchedPartition {
-    let failed = |code: ErrorCode| FetchedPartition {
-        partition_index: wanted.index,
-        error_code: code.code(),
-        ..FetchedPartition::default()
-    };
-    let Some(partition) = wanted.partition else {
-        return failed(wanted.unknown);
-    };
-    let (group, epoch) = match broker.router.leading(partition) {
-        Ok(led) => led,
-        Err(RouteError::Unknown) => return failed(unknown_code(broker, wanted, partition)),
-        Err(error @ RouteError::NotLeader) => return failed(route_code(error)),
-    };
-    if let Some(code) = check_epoch(epoch, wanted.epoch) {
-        return failed(code);
-    }
-    let read = match limit {
-        Some(limit) => group.fetch(partition, wanted.offset, limit).await,
-        None => group
-            .bounds(partition)
-            .map(|(log_start, high_watermark)| Fetched {
-                high_watermark,
-                log_start,
-                batches: Vec::new(),
-            }),
-    };
-    // Whatever was read before: a leader that was deposed meanwhile says nothing (I4).
-    if !broker.router.leads_still(partition, epoch) {
-        return failed(ErrorCode::NotLeaderOrFollower);
-    }
-    match read {
-        Ok(fetched) => found(wanted.index, fetched, limit.unwrap_or(0), first),
-        Err(FetchError::OutOfRange {
-            log_start,
-            high_watermark,
-        }) => FetchedPartition {
-            high_watermark: high_watermark.get(),
-            log_start_offset: log_start.get(),
-            ..failed(ErrorCode::OffsetOutOfRange)
-        },
-        Err(FetchError::UnknownPartition) => failed(unknown_code(broker, wanted, partition)),
-        Err(error) => {
-            tracing::warn!(%partition, offset = %wanted.offset, "fetch failed: {error}");
-            failed(ErrorCode::KafkaStorageError)
-        }
-    }
-}
-
-/// The answer of what was read: as many batches as fit the limit, and at least one if it is the first partition with data.
-fn found(index: i32, fetched: Fetched, limit: usize, first: bool) -> FetchedPartition {
-    let mut answer = FetchedPartition {
-        partition_index: index,
-        high_watermark: fetched.high_watermark.get(),
-        last_stable_offset: fetched.high_watermark.get(),
-        log_start_offset: fetched.log_start.get(),
-        ..FetchedPartition::default()
-    };
-    let mut bytes = 0;
-    for batch in fetched.batches {
-        // A later partition's batch that does not fit waits for the next fetch.
-        if bytes + batch.len() > limit && !(first && bytes == 0) {
-            break;
-        }
-        bytes += batch.len();
-        batch.chunks_into(&mut answer.records);
-    }
-    answer
-}
-
-/// What a partition that is not there is called: a topic that was named by its id and is gone has an error of its own, also when
-/// it was deleted while the fetch waited. Clients forget the id then, and ask for the topic by name.
-fn unknown_code(broker: &Broker, wanted: &Wanted, partition: PartitionId) -> ErrorCode {
-    let known = broker
-        .router
-        .image(|image| image.topic(partition.topic).is_some());
-    if known {
-        ErrorCode::UnknownTopicOrPartition
-    } else {
-        wanted.unknown
-    }
-}
-
-/// The leader epoch that a client believes in, against ours (KIP-320).
-pub(super) fn check_epoch(ours: LeaderEpoch, epoch: Option<LeaderEpoch>) -> Option<ErrorCode> {
-    match epoch {
-        Some(theirs) if theirs < ours => Some(ErrorCode::FencedLeaderEpoch),
-        Some(theirs) if theirs > ours => Some(ErrorCode::UnknownLeaderEpoch),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

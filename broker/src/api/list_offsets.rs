@@ -4,7 +4,7 @@
 //! Not here: the lookup itself (`datagroup::times`).
 
 use super::context::Broker;
-use super::fetch::check_epoch;
+use super::fetch_partition::check_epoch;
 use super::produce::{propose_code, route_code};
 use crate::datagroup::{DataGroup, FetchError};
 use crate::error::ErrorCode;

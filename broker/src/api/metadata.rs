@@ -203,7 +203,6 @@ fn describe_partition(
 ) -> MetadataResponsePartition {
     let mut answer = MetadataResponsePartition::default();
     answer.partition_index = index;
-    // Both of one moment: an epoch belongs to its leader.
     let (leader, epoch) = leader_of(broker, group);
     answer.leader_id = leader.map_or(-1, NodeId::get);
     answer.leader_epoch = epoch;
@@ -225,8 +224,7 @@ fn describe_partition(
     answer
 }
 
-/// Who leads the group, and its leader epoch, as far as clients should know: a leader that lost touch with the others does not send
-/// them to itself.
+/// Who leads the group, and its leader epoch, as far as clients should know.
 fn leader_of(broker: &Broker, group: PlacementGroupId) -> (Option<NodeId>, i32) {
     if let Some((leader, term)) = broker.router.leader(group) {
         return (Some(leader), LeaderEpoch::of_term(term).get());

@@ -10,6 +10,7 @@ mod answer_memory;
 mod configs;
 mod context;
 mod fetch;
+mod fetch_partition;
 mod group_offsets;
 mod groups;
 mod list_offsets;

@@ -23,9 +23,13 @@ use bytes::Bytes;
 use tidelog_model::batch::{BatchError, RecordBatch};
 use tidelog_model::codec::Codec;
 use tidelog_model::{PartitionId, PartitionIndex, PlacementGroupId, TimestampMs, TopicId};
+use tokio::time::{Instant, timeout_at};
 
 /// Longest wait for a commit, whatever the client asks: past it the outcome is unknown to the client anyway.
 const TIMEOUT_MAX: Duration = Duration::from_secs(120);
+
+/// How long a request waits for its place at least, whatever its timeout: some log writes, when many producers are at work.
+const ACCEPT_WITHIN_MIN: Duration = Duration::from_secs(1);
 
 /// From here on topics are named by their ids (KIP-516).
 const TOPIC_IDS_VERSION: i16 = 13;
@@ -56,7 +60,7 @@ struct GroupAppend {
 /// A Produce request whose batches have their places in the log.
 pub(super) struct Accepted {
     acks: i16,
-    timeout: Duration,
+    deadline: Instant,
     /// What a topic that is gone by now is called.
     unknown: ErrorCode,
     topics: Vec<TopicSlots>,
@@ -68,6 +72,7 @@ pub(super) struct Accepted {
 pub(super) async fn accept(broker: &Broker, request: ProduceRequest, version: i16) -> Accepted {
     let timeout =
         Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(TIMEOUT_MAX);
+    let deadline = Instant::now() + timeout;
     let mut groups: BTreeMap<PlacementGroupId, GroupAppend> = BTreeMap::new();
     let mut topics = Vec::with_capacity(request.topic_data.len());
     let mut appended = (0u64, 0u64);
@@ -112,14 +117,21 @@ pub(super) async fn accept(broker: &Broker, request: ProduceRequest, version: i1
     let mut pending = BTreeMap::new();
     for (id, append) in groups {
         let accepted = match broker.router.data_group(id) {
-            Some(group) => group.proposer().accept(append.batches).await,
+            // A group without a majority takes nothing more once its budget is used up.
+            Some(group) => {
+                let accepted = group.proposer().accept(append.batches);
+                match timeout_at(deadline.max(Instant::now() + ACCEPT_WITHIN_MIN), accepted).await {
+                    Ok(accepted) => accepted,
+                    Err(_) => Err(ProposeError::Timeout),
+                }
+            }
             None => Err(ProposeError::NotLeader { leader: None }),
         };
         pending.insert(id, accepted);
     }
     Accepted {
         acks: request.acks,
-        timeout,
+        deadline,
         unknown: if version >= TOPIC_IDS_VERSION {
             ErrorCode::UnknownTopicId
         } else {
@@ -284,11 +296,10 @@ type GroupOutcomes = Result<Vec<Result<AppendOutcome, ProposeError>>, ProposeErr
 impl Accepted {
     /// Waits for the commits and makes the answer.
     pub(super) async fn answer(self, broker: &Broker) -> Response {
-        let deadline = tokio::time::Instant::now() + self.timeout;
         let mut outcomes: BTreeMap<PlacementGroupId, GroupOutcomes> = BTreeMap::new();
         for (group, pending) in self.pending {
             let of_group = match pending {
-                Ok(pending) => Ok(pending.outcomes(deadline).await),
+                Ok(pending) => Ok(pending.outcomes(self.deadline).await),
                 Err(error) => Err(error),
             };
             outcomes.insert(group, of_group);

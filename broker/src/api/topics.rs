@@ -4,15 +4,16 @@
 //! Not here: the replicated change (`router::topics`), names and configs (`metadata`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::configs::described;
 use super::context::Broker;
-use super::produce::propose_code;
 use crate::error::ErrorCode;
 use crate::metadata::{
     ConfigError, MAX_MESSAGE_BYTES, Refusal, TOPIC_PARTITIONS_MAX, check_configs,
     check_message_bytes, check_topic_name,
 };
+use crate::placement::ProposeError;
 use crate::router::{NewTopic, TopicError};
 use crate::wire::messages::create_topics_request::CreatableTopic;
 use crate::wire::messages::create_topics_response::{CreatableTopicConfigs, CreatableTopicResult};
@@ -23,8 +24,34 @@ use crate::wire::messages::{
     topic_id, wire_topic_id,
 };
 use tidelog_model::TopicId;
+use tokio::time::Instant;
 
 type Refused = (ErrorCode, String);
+
+/// How long a metadata request waits for a topic that it creates: an idle cluster takes milliseconds.
+const ON_DEMAND_WITHIN: Duration = Duration::from_secs(3);
+/// A change of topics gets at least so long, whatever a client asks: an election.
+const CHANGE_WITHIN_MIN: Duration = Duration::from_secs(3);
+/// And at most so long: less than the 30 s after which clients give up a request.
+const CHANGE_WITHIN_MAX: Duration = Duration::from_secs(15);
+
+/// When a change must be answered.
+fn change_deadline(timeout_ms: i32) -> Instant {
+    let asked = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+    Instant::now() + asked.clamp(CHANGE_WITHIN_MIN, CHANGE_WITHIN_MAX)
+}
+
+/// What a failed change of metadata means to a client. Who asks for the controller tries again: another broker may lead by then.
+pub(super) fn metadata_code(error: &ProposeError) -> ErrorCode {
+    match error {
+        ProposeError::NotLeader { .. } => ErrorCode::NotController,
+        ProposeError::TooLarge { .. } => ErrorCode::PolicyViolation,
+        ProposeError::Overloaded
+        | ProposeError::Timeout
+        | ProposeError::Unknown
+        | ProposeError::Fatal(_) => ErrorCode::RequestTimedOut,
+    }
+}
 
 /// What a refusal of the metadata group means to a client.
 pub(super) fn refusal_code(refusal: &Refusal) -> ErrorCode {
@@ -44,12 +71,13 @@ fn topic_error(error: &TopicError) -> Refused {
     let code = match error {
         TopicError::Refused(refusal) => refusal_code(refusal),
         TopicError::Unknown => ErrorCode::UnknownTopicOrPartition,
-        TopicError::Propose(error) => propose_code(error),
+        TopicError::Propose(error) => metadata_code(error),
     };
     (code, error.to_string())
 }
 
 /// Creates the topic that a client named in a metadata request. Another request may be faster: that is fine.
+/// Who asks for metadata waits a moment only: without a majority the topic comes later, or never.
 pub(super) async fn create_on_demand(broker: &Broker, name: &str) -> Result<(), ErrorCode> {
     let partitions = usize::try_from(broker.config.default_partitions).unwrap_or(1);
     let topic = NewTopic {
@@ -57,8 +85,10 @@ pub(super) async fn create_on_demand(broker: &Broker, name: &str) -> Result<(), 
         partitions,
         configs: BTreeMap::new(),
     };
-    match broker.router.create_topic(topic).await {
+    let deadline = Instant::now() + ON_DEMAND_WITHIN;
+    match broker.router.create_topic(topic, deadline).await {
         Ok(_) | Err(TopicError::Refused(Refusal::TopicExists(_))) => Ok(()),
+        Err(TopicError::Propose(_)) => Err(ErrorCode::LeaderNotAvailable),
         Err(error) => Err(topic_error(&error).0),
     }
 }
@@ -66,6 +96,7 @@ pub(super) async fn create_on_demand(broker: &Broker, name: &str) -> Result<(), 
 /// Answers CreateTopics.
 pub(super) async fn create(broker: &Broker, request: CreateTopicsRequest) -> CreateTopicsResponse {
     let mut answer = CreateTopicsResponse::default();
+    let deadline = change_deadline(request.timeout_ms);
     let mut seen = BTreeSet::new();
     let mut twice = BTreeSet::new();
     for topic in &request.topics {
@@ -86,7 +117,7 @@ pub(super) async fn create(broker: &Broker, request: CreateTopicsRequest) -> Cre
                 "the topic is named twice in one request".to_owned(),
             ))
         } else {
-            create_one(broker, &topic, request.validate_only).await
+            create_one(broker, &topic, request.validate_only, deadline).await
         };
         match outcome {
             Ok((id, wanted)) => {
@@ -117,6 +148,7 @@ async fn create_one(
     broker: &Broker,
     topic: &CreatableTopic,
     validate_only: bool,
+    deadline: Instant,
 ) -> Result<(Option<TopicId>, NewTopic), Refused> {
     let wanted = check(broker, topic)?;
     if broker.router.topic_by_name(&wanted.name).is_some() {
@@ -128,7 +160,7 @@ async fn create_one(
     if validate_only {
         return Ok((None, wanted));
     }
-    match broker.router.create_topic(wanted.clone()).await {
+    match broker.router.create_topic(wanted.clone(), deadline).await {
         Ok(id) => Ok((Some(id), wanted)),
         Err(error) => Err(topic_error(&error)),
     }
@@ -227,6 +259,7 @@ fn check_assignments(broker: &Broker, topic: &CreatableTopic) -> Result<i32, Ref
 
 /// Answers DeleteTopics: by name, or by id from version 6 on.
 pub(super) async fn delete(broker: &Broker, request: DeleteTopicsRequest) -> DeleteTopicsResponse {
+    let deadline = change_deadline(request.timeout_ms);
     let by_name = request.topic_names.into_iter().map(|name| {
         let mut state = DeleteTopicState::default();
         state.name = Some(name);
@@ -243,7 +276,7 @@ pub(super) async fn delete(broker: &Broker, request: DeleteTopicsRequest) -> Del
                 result.topic_id = wire_topic_id(id);
                 broker
                     .router
-                    .delete_topic(id)
+                    .delete_topic(id, deadline)
                     .await
                     .map_err(|error| topic_error(&error))
             }

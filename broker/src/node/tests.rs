@@ -15,10 +15,13 @@ use tidelog_model::batch::BatchBuilder;
 use tidelog_model::codec::Codec;
 use tokio::time::Instant;
 
+mod asking;
 mod epochs;
 mod fences;
 mod fetch;
+mod followers;
 mod health;
+mod majority;
 mod members;
 mod produce;
 mod three;

@@ -67,6 +67,8 @@ pub struct Metrics {
     pub produced_records: Counter,
     /// Bytes of batches served.
     pub fetched_bytes: Counter,
+    /// Of them, those that were served to readers in this zone by a replica that does not lead.
+    pub follower_fetched_bytes: Counter,
     /// Long polls that ended without a record.
     pub empty_fetches: Counter,
     gauges: Gauges,
@@ -104,6 +106,7 @@ impl Metrics {
             Family::new_with_constructor((|| Histogram::new(SECONDS)) as fn() -> Histogram);
         let (produced_bytes, produced_records) = (Counter::default(), Counter::default());
         let (fetched_bytes, empty_fetches) = (Counter::default(), Counter::default());
+        let follower_fetched_bytes = Counter::default();
         registry.register("kafka_requests", "Requests answered", requests.clone());
         registry.register(
             "kafka_request_latency_seconds",
@@ -126,6 +129,11 @@ impl Metrics {
             fetched_bytes.clone(),
         );
         registry.register(
+            "kafka_follower_fetched_bytes",
+            "Bytes of record batches served by replicas that do not lead",
+            follower_fetched_bytes.clone(),
+        );
+        registry.register(
             "kafka_empty_fetches",
             "Long polls that ended without a record",
             empty_fetches.clone(),
@@ -138,6 +146,7 @@ impl Metrics {
             produced_bytes,
             produced_records,
             fetched_bytes,
+            follower_fetched_bytes,
             empty_fetches,
             gauges,
         }

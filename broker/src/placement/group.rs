@@ -7,7 +7,7 @@
 use super::config::{GroupConfig, PlacementError};
 use super::contract::{Command, Leadership, ProposeError, SnapshotError, StateMachine};
 use super::in_flight::InFlight;
-use super::leadership::Observer;
+use super::leadership::{Observer, ObserverTimes};
 use super::log_store::LogStore;
 use super::machine::{AnyMachine, MachineCell};
 use super::machine_store::MachineStore;
@@ -24,7 +24,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::Tasks;
-use tidelog_model::{LogId, LogIndex, PlacementGroupId, RaftNodeId, Term};
+use tidelog_model::{LogId, LogIndex, NodeId, PlacementGroupId, RaftNodeId, Term};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -183,6 +183,31 @@ impl<M: StateMachine> Group<M> {
         self.core.observer.serving_term()
     }
 
+    /// Whether the leader, which is another replica, was heard within the time in which a silent one is followed. Otherwise who leads is
+    /// not known, whatever [`Group::leadership`] remembers.
+    #[must_use]
+    pub fn hears_leader(&self) -> bool {
+        self.core.observer.hears_leader()
+    }
+
+    /// The term of the leader that this replica follows closely: it heard the leader within a lease, and has applied nearly all that it
+    /// knows to be committed. Reads here are of committed entries, a little behind the leader.
+    #[must_use]
+    pub fn following_term(&self) -> Option<Term> {
+        let applied = self.applied().borrow().unwrap_or_default();
+        self.core.observer.following_term(applied.index)
+    }
+
+    /// Brokers of the other replicas that are there and close behind. Empty unless this replica leads.
+    #[must_use]
+    pub fn close_brokers(&self) -> Vec<NodeId> {
+        if self.is_leader() {
+            self.core.observer.close_brokers(FOLLOWER_LAG_MAX)
+        } else {
+            Vec::new()
+        }
+    }
+
     /// Waits until this replica leads and has passed the barrier of its term, and returns the term.
     ///
     /// # Errors
@@ -245,7 +270,7 @@ impl<M: StateMachine> Group<M> {
     /// Where the transport hands in what peers send.
     #[must_use]
     pub fn inbox(&self) -> PeerInbox {
-        PeerInbox::new(self.core.raft.clone())
+        PeerInbox::new(self.core.raft.clone(), self.core.observer.heard())
     }
 
     /// Turns to the reason when the group stopped by itself; the process should end with it.
@@ -292,14 +317,12 @@ impl Core {
             why: error.to_string(),
         })?;
         let tasks = Tasks::new();
-        let observer = Observer::start(
-            &raft,
-            group,
-            config.node,
-            applied,
-            config.election_min,
-            &tasks,
-        );
+        let times = ObserverTimes {
+            lease: config.election_min,
+            // By then somebody else would have been elected.
+            silence: 2 * config.election_max,
+        };
+        let observer = Observer::start(&raft, group, config.node, applied, times, &tasks);
         let proposer = Proposer {
             raft: raft.clone(),
             observer: observer.clone(),

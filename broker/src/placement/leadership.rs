@@ -6,6 +6,7 @@
 //! Spec: docs/protocols/placement.md (the barrier rule)
 
 use super::contract::Leadership;
+use super::heard::Heard;
 use super::machine_store::MachineStore;
 use super::raft_types::Types;
 use openraft::Instant as _;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tidelog_env::Tasks;
-use tidelog_model::{LogId, NodeId, PlacementGroupId, RaftNodeId, Term};
+use tidelog_model::{LogId, LogIndex, NodeId, PlacementGroupId, RaftNodeId, Term};
 use tokio::sync::watch;
 
 /// What the rest of the group sees.
@@ -28,8 +29,19 @@ pub(super) struct Observer {
     fatal: watch::Receiver<Option<String>>,
     shared: Arc<Shared>,
     data: WatchReceiverOf<Types, RaftDataMetrics<Types>>,
-    lease: Duration,
+    server: WatchReceiverOf<Types, RaftServerMetrics<Types>>,
+    heard: Arc<Heard>,
+    times: ObserverTimes,
     own: RaftNodeId,
+}
+
+/// How long signs of life count.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ObserverTimes {
+    /// A quorum's, to a leader, and a leader's, to a follower that serves readers: no other leader can be elected within it.
+    pub(super) lease: Duration,
+    /// A leader's, to a follower: after it nobody is known to lead.
+    pub(super) silence: Duration,
 }
 
 #[derive(Default)]
@@ -41,13 +53,13 @@ struct Shared {
 }
 
 impl Observer {
-    /// Starts observing. `lease` is the shortest time within which another leader could be elected.
+    /// Starts observing.
     pub(super) fn start(
         raft: &Raft<Types, MachineStore>,
         group: PlacementGroupId,
         node: RaftNodeId,
         applied: watch::Receiver<Option<LogId>>,
-        lease: Duration,
+        times: ObserverTimes,
         tasks: &Tasks,
     ) -> Self {
         let (leadership_to, leadership) = watch::channel(Leadership::default());
@@ -68,7 +80,9 @@ impl Observer {
             fatal,
             shared,
             data: raft.data_metrics(),
-            lease,
+            server: raft.server_metrics(),
+            heard: Arc::default(),
+            times,
             own: node,
         }
     }
@@ -105,12 +119,43 @@ impl Observer {
             return Some(known.term);
         }
         let acked = self.data.borrow_watched().last_quorum_acked;
-        let holds = acked.is_some_and(|at| at.into_inner().elapsed() < self.lease);
+        let holds = acked.is_some_and(|at| at.into_inner().elapsed() < self.times.lease);
         holds.then_some(known.term)
     }
 }
 
 impl Observer {
+    pub(super) fn heard(&self) -> Arc<Heard> {
+        Arc::clone(&self.heard)
+    }
+
+    /// Whether the leader, another replica, was heard lately.
+    pub(super) fn hears_leader(&self) -> bool {
+        let known = self.now();
+        known.leader.is_some() && self.heard.within(known.term, self.times.silence)
+    }
+
+    /// The term of the leader that this replica follows closely.
+    pub(super) fn following_term(&self, applied: LogIndex) -> Option<Term> {
+        let known = self.now();
+        let (term, lease) = (known.term, self.times.lease);
+        let follows =
+            !known.is_leader && known.leader.is_some() && self.heard.keeps_up(term, lease, applied);
+        follows.then_some(term)
+    }
+
+    /// Brokers of the replicas that [`Observer::followers`] says are close.
+    pub(super) fn close_brokers(&self, lag_max: u64) -> Vec<NodeId> {
+        let followers = self.followers(lag_max);
+        let server = self.server.borrow_watched();
+        let membership = server.membership_config.membership();
+        let close = followers.iter().filter(|(_, close)| **close);
+        close
+            .filter_map(|(node, _)| membership.get_node(&node.get()))
+            .map(|member| member.broker)
+            .collect()
+    }
+
     /// The other replicas, while this one leads: whether each has answered within the lease and lacks at most `lag_max` entries.
     pub(super) fn followers(&self, lag_max: u64) -> BTreeMap<RaftNodeId, bool> {
         let data = self.data.borrow_watched();
@@ -123,7 +168,7 @@ impl Observer {
         others
             .map(|(node, matched)| {
                 let heard = heard.get(node).copied().flatten();
-                let is_there = heard.is_some_and(|at| at.into_inner().elapsed() < self.lease);
+                let is_there = heard.is_some_and(|at| at.into_inner().elapsed() < self.times.lease);
                 let matched = matched.map_or(0, |id| id.index);
                 (
                     RaftNodeId::new(*node),

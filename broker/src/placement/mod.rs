@@ -9,6 +9,7 @@ mod contract;
 mod format;
 mod group;
 mod group_map;
+mod heard;
 mod in_flight;
 mod leadership;
 mod log_store;

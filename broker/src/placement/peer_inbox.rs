@@ -5,6 +5,7 @@
 //! Spec: docs/protocols/placement.md (peers)
 
 use super::format::decode_image;
+use super::heard::Heard;
 use super::machine_store::MachineStore;
 use super::peers::{
     AppendReply, AppendRequest, PeerError, SnapshotRequest, TransferReply, TransferRequest,
@@ -19,6 +20,8 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, TransferLeaderRequest,
     VoteRequest as RaftVoteRequest, VoteResponse,
 };
+use std::sync::Arc;
+use tokio::time::Instant;
 
 /// Hands messages of peers to one group. Clones share the group.
 ///
@@ -26,6 +29,7 @@ use openraft::raft::{
 #[derive(Clone)]
 pub struct PeerInbox {
     raft: Raft<Types, MachineStore>,
+    heard: Arc<Heard>,
 }
 
 fn stopped(error: impl std::fmt::Display) -> PeerError {
@@ -47,8 +51,8 @@ fn vote_reply(response: &VoteResponse<Types>) -> VoteReply {
 }
 
 impl PeerInbox {
-    pub(super) fn new(raft: Raft<Types, MachineStore>) -> Self {
-        Self { raft }
+    pub(super) const fn new(raft: Raft<Types, MachineStore>, heard: Arc<Heard>) -> Self {
+        Self { raft, heard }
     }
 
     /// Appends; returns when the entries are on this replica's disk or refused.
@@ -56,6 +60,8 @@ impl PeerInbox {
     /// # Errors
     /// The group stopped, or an entry is not well formed.
     pub async fn append(&self, request: AppendRequest) -> Result<AppendReply, PeerError> {
+        let (at, term) = (Instant::now(), request.vote.term);
+        let committed = request.committed.map(|id| id.index);
         let entries: Result<Vec<_>, _> = request.entries.into_iter().map(entry_to_raft).collect();
         let raft = AppendEntriesRequest {
             vote: vote_to_raft(request.vote),
@@ -63,18 +69,18 @@ impl PeerInbox {
             entries: entries.map_err(stopped)?,
             leader_commit: request.committed.map(to_raft),
         };
-        Ok(
-            match self.raft.append_entries(raft).await.map_err(stopped)? {
-                AppendEntriesResponse::Success => AppendReply::Matched,
-                AppendEntriesResponse::PartialSuccess(last) => {
-                    AppendReply::MatchedUpTo(last.map(from_raft))
-                }
-                AppendEntriesResponse::Conflict => AppendReply::Conflict,
-                AppendEntriesResponse::HigherVote(vote) => {
-                    AppendReply::Newer(vote_from_raft(&vote))
-                }
-            },
-        )
+        let reply = match self.raft.append_entries(raft).await.map_err(stopped)? {
+            AppendEntriesResponse::Success => AppendReply::Matched,
+            AppendEntriesResponse::PartialSuccess(last) => {
+                AppendReply::MatchedUpTo(last.map(from_raft))
+            }
+            AppendEntriesResponse::Conflict => AppendReply::Conflict,
+            AppendEntriesResponse::HigherVote(vote) => {
+                return Ok(AppendReply::Newer(vote_from_raft(&vote)));
+            }
+        };
+        self.heard.note(at, term, committed);
+        Ok(reply)
     }
 
     /// Votes; a granted vote is on disk when it returns.

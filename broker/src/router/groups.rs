@@ -9,10 +9,14 @@ use crate::placement::{Command, ProposeError};
 use async_trait::async_trait;
 use std::time::Duration;
 use tidelog_model::{Offset, PartitionId};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// How long a replica that is behind may take to learn what a consumer has read already: some heartbeats.
 const CATCH_UP_WITHIN: Duration = Duration::from_millis(1500);
+
+/// How long a command of a coordinator, and the look whether it still leads, may take. Members and consumers wait for the answer, and
+/// have better things to do when a majority is gone: they find the coordinator anew.
+const COMMAND_WITHIN: Duration = Duration::from_secs(10);
 
 /// A data group as the log of its coordinator.
 pub struct GroupLogOf(pub DataGroup);
@@ -20,7 +24,8 @@ pub struct GroupLogOf(pub DataGroup);
 #[async_trait]
 impl CoordinatorLog for GroupLogOf {
     async fn propose(&self, command: Command) -> Result<CoordinatorOutcome, ProposeError> {
-        match self.0.group().propose(command).await?.1 {
+        let proposed = timeout(COMMAND_WITHIN, self.0.group().propose(command)).await;
+        match proposed.map_err(|_| ProposeError::Timeout)??.1 {
             DataOutcome::Coordinator(outcome) => Ok(outcome),
             DataOutcome::Partition(_) => Err(ProposeError::Fatal(
                 "a coordinator's command was answered with a partition's outcome".to_owned(),
@@ -29,7 +34,8 @@ impl CoordinatorLog for GroupLogOf {
     }
 
     async fn read_barrier(&self) -> Result<(), ProposeError> {
-        self.0.group().read_barrier().await
+        let passed = timeout(COMMAND_WITHIN, self.0.group().read_barrier()).await;
+        passed.map_err(|_| ProposeError::NotLeader { leader: None })?
     }
 
     fn read(&self, reader: &mut dyn FnMut(&ConsumerGroupsState)) {

@@ -63,7 +63,19 @@ impl MetadataClient {
         &self,
         command: &MetadataCommand,
     ) -> Result<MetadataOutcome, ProposeError> {
-        let deadline = Instant::now() + DEADLINE;
+        self.propose_by(command, Instant::now() + DEADLINE).await
+    }
+
+    /// The same, for who cannot wait that long: no answer by `deadline` is an error, too.
+    ///
+    /// # Errors
+    /// [`ProposeError`].
+    pub async fn propose_by(
+        &self,
+        command: &MetadataCommand,
+        deadline: Instant,
+    ) -> Result<MetadataOutcome, ProposeError> {
+        let deadline = deadline.min(Instant::now() + DEADLINE);
         loop {
             let error = match self.try_propose(command, deadline).await {
                 Ok((id, outcome)) => {
@@ -84,9 +96,10 @@ impl MetadataClient {
         let deadline = Instant::now() + DEADLINE;
         loop {
             let error = match self.leader() {
-                None => match self.group.read_barrier().await {
-                    Ok(()) => return Ok(()),
-                    Err(error) => error,
+                None => match timeout_at(deadline, self.group.read_barrier()).await {
+                    Ok(Ok(())) => return Ok(()),
+                    Ok(Err(error)) => error,
+                    Err(_) => ProposeError::NotLeader { leader: None },
                 },
                 Some(target) => match self.call(&target, &Request::Barrier, deadline).await {
                     Ok((id, _)) => return self.wait_applied(id, deadline).await,
@@ -144,7 +157,11 @@ impl MetadataClient {
     ) -> Result<(LogId, MetadataOutcome), ProposeError> {
         let stamped = command.encode(TimestampMs::new(self.clock.now_ms()));
         let Some(target) = self.leader() else {
-            return self.group.propose(stamped).await;
+            // Without a majority the group would think about it for longer.
+            return match timeout_at(deadline, self.group.propose(stamped)).await {
+                Ok(proposed) => proposed,
+                Err(_) => Err(ProposeError::Timeout),
+            };
         };
         let request = Request::Propose(stamped.dir);
         match self.call(&target, &request, deadline).await? {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::datagroup::DataGroup;
 use crate::metadata::{Broker, MetadataImage, MetadataMachine, Topic};
-use crate::placement::{Group, GroupMap, ProposeError};
+use crate::placement::{Group, GroupMap, ProposeError, StateMachine};
 use tidelog_model::{
     LeaderEpoch, NodeId, PartitionId, PartitionIndex, PlacementGroupId, Term, TopicId,
 };
@@ -40,6 +40,17 @@ pub enum RouteError {
     /// Another broker leads its group, or nobody does at the moment.
     #[error("this broker does not lead the partition")]
     NotLeader,
+}
+
+/// A replica of a partition that serves a reader.
+#[derive(Clone)]
+pub struct Readable {
+    /// Its group.
+    pub group: DataGroup,
+    /// The leader epoch in which it serves.
+    pub epoch: LeaderEpoch,
+    /// Whether it is the leader's.
+    pub leads: bool,
 }
 
 /// Where everything is. Clones share it.
@@ -190,6 +201,49 @@ impl Router {
         Ok((group, LeaderEpoch::of_term(term)))
     }
 
+    /// The replica here that may serve a reader of `partition`: the leader's, or, for who wants to `follow`, one that is close behind.
+    ///
+    /// # Errors
+    /// [`RouteError`].
+    pub fn readable(&self, partition: PartitionId, follow: bool) -> Result<Readable, RouteError> {
+        let group = self.group_of(partition)?;
+        let serving = group.group().serving_term();
+        let follows = || group.group().following_term().filter(|_| follow);
+        let term = serving.or_else(follows).ok_or(RouteError::NotLeader)?;
+        Ok(Readable {
+            group,
+            epoch: LeaderEpoch::of_term(term),
+            leads: serving.is_some(),
+        })
+    }
+
+    /// A broker in `zone` that lives and follows this one closely in the group of `partition`, to send readers to. Partitions are shared out.
+    #[must_use]
+    pub fn follower_in(&self, zone: &str, partition: PartitionId) -> Option<NodeId> {
+        let close = self.group_of(partition).ok()?.group().close_brokers();
+        let there: Vec<NodeId> = self.image(|image| {
+            let zone_of = |node: &NodeId| image.brokers().get(node).map(|known| &known.zone);
+            let fits =
+                |node: &NodeId| image.is_live(*node) && zone_of(node).is_some_and(|at| at == zone);
+            close.into_iter().filter(fits).collect()
+        });
+        let index = usize::try_from(partition.index.get()).ok()?;
+        there.get(index.checked_rem(there.len())?).copied()
+    }
+
+    /// Who leads `group`, if that is known: this broker while its lease holds, or another one that it hears.
+    #[must_use]
+    pub fn known_leader<M: StateMachine>(&self, group: &Group<M>) -> Option<(NodeId, Term)> {
+        let known = *group.leadership().borrow();
+        let leader = known.leader?;
+        let current = if leader == self.node() {
+            group.can_serve_reads()
+        } else {
+            group.hears_leader()
+        };
+        current.then_some((leader, known.term))
+    }
+
     /// Whether this broker leads the partition in `epoch` still: what was read before the call was current then (I4).
     #[must_use]
     pub fn leads_still(&self, partition: PartitionId, epoch: LeaderEpoch) -> bool {
@@ -222,20 +276,16 @@ impl Router {
     /// The broker that leads a data group, and its term, as far as this broker knows; not this one while it cannot serve.
     #[must_use]
     pub fn leader(&self, group: PlacementGroupId) -> Option<(NodeId, Term)> {
-        let Some(held) = self.inner.data.get(group) else {
-            return self.inner.elsewhere.leader(group);
-        };
-        let known = *held.group().leadership().borrow();
-        let leader = known.leader?;
-        // This broker is not ready to lead, or its lease has run out.
-        let serves = leader != self.node() || held.group().can_serve_reads();
-        serves.then_some((leader, known.term))
+        match self.inner.data.get(group) {
+            None => self.inner.elsewhere.leader(group),
+            Some(held) => self.known_leader(held.group()),
+        }
     }
 
     /// The broker that leads the metadata group, as far as this one knows.
     #[must_use]
     pub fn controller(&self) -> Option<NodeId> {
-        self.metadata().leadership().borrow().leader
+        self.known_leader(self.metadata()).map(|(leader, _)| leader)
     }
 
     /// A registered broker.

@@ -11,10 +11,13 @@ use crate::metadata::{MetadataCommand, MetadataOutcome, Refusal, choose_groups};
 use crate::partition::PartitionCommand;
 use crate::placement::ProposeError;
 use tidelog_model::{PartitionId, PartitionIndex, PlacementGroupId, TopicId};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout};
 
-/// How long partitions of a new topic may take to be there: an election and some more.
-const CREATED_WITHIN: Duration = Duration::from_secs(10);
+/// How long a topic that is created, or deleted, for good may take to be so in the data groups before the answer: some round trips. What is
+/// missing then, because a group has no leader at the moment, is made up for by `reconcile`; clients wait for the partition.
+const EFFECT_WITHIN: Duration = Duration::from_secs(2);
+/// Pause before a creation whose outcome is not known is proposed again.
+const AGAIN_PAUSE: Duration = Duration::from_millis(200);
 
 /// A topic to create.
 #[derive(Clone, Debug)]
@@ -42,11 +45,15 @@ pub enum TopicError {
 }
 
 impl Router {
-    /// Creates a topic. When this returns, its partitions take appends.
+    /// Creates a topic. When this returns, it is there for good, and its partitions take appends or will soon.
     ///
     /// # Errors
-    /// [`TopicError`]; after `may_have_happened` the topic may exist, and creating it again says so.
-    pub async fn create_topic(&self, topic: NewTopic) -> Result<TopicId, TopicError> {
+    /// [`TopicError`], at `deadline` at the latest; after `may_have_happened` the topic may exist, and creating it again says so.
+    pub async fn create_topic(
+        &self,
+        topic: NewTopic,
+        deadline: Instant,
+    ) -> Result<TopicId, TopicError> {
         let id = TopicId::new(self.inner.metadata.random.uuid());
         let partitions = self.image(|image| choose_groups(image, topic.partitions));
         let command = MetadataCommand::CreateTopic {
@@ -55,41 +62,67 @@ impl Router {
             partitions: partitions.clone(),
             configs: topic.configs,
         };
-        match self.propose_metadata(&command).await? {
-            MetadataOutcome::TopicCreated(id) => {
-                match self.create_partitions(id, &topic.name, &partitions).await {
-                    // Another broker leads the group now, and creates them.
-                    Ok(()) | Err(ProposeError::NotLeader { .. }) => {}
-                    Err(error) => return Err(error.into()),
-                }
-                self.wait_created(id, &partitions).await?;
-                Ok(id)
+        match self.propose_creation(&command, deadline).await? {
+            MetadataOutcome::TopicCreated(_) => {}
+            // By an earlier try, whose answer was lost.
+            MetadataOutcome::Refused(Refusal::TopicExists(_))
+                if self.image(|image| image.topic(id).is_some()) => {}
+            MetadataOutcome::Refused(refusal) => return Err(TopicError::Refused(refusal)),
+            other => {
+                return Err(ProposeError::Fatal(format!(
+                    "creating a topic was answered with {other:?}"
+                ))
+                .into());
             }
-            MetadataOutcome::Refused(refusal) => Err(TopicError::Refused(refusal)),
-            other => Err(ProposeError::Fatal(format!(
-                "creating a topic was answered with {other:?}"
-            ))
-            .into()),
+        }
+        let effect = async {
+            self.create_partitions(id, &topic.name, &partitions).await?;
+            self.wait_created(id, &partitions).await
+        };
+        match timeout(EFFECT_WITHIN, effect).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(topic = %id, "partitions are created later: {error}"),
+            Err(_) => tracing::debug!(topic = %id, "partitions are created later"),
+        }
+        Ok(id)
+    }
+
+    /// Proposes a creation until its outcome is known. It may be repeated: its topic id is its own.
+    async fn propose_creation(
+        &self,
+        command: &MetadataCommand,
+        deadline: Instant,
+    ) -> Result<MetadataOutcome, ProposeError> {
+        loop {
+            let error = match self.inner.metadata.propose_by(command, deadline).await {
+                Ok(outcome) => return Ok(outcome),
+                Err(error) => error,
+            };
+            if error != ProposeError::Unknown || Instant::now() + AGAIN_PAUSE >= deadline {
+                return Err(error);
+            }
+            tokio::time::sleep(AGAIN_PAUSE).await;
         }
     }
 
-    /// Deletes a topic. When this returns it is gone for every client; its objects are collected later.
+    /// Deletes a topic. When this returns it is gone for good; its objects are collected later.
     ///
     /// # Errors
-    /// [`TopicError`].
-    pub async fn delete_topic(&self, id: TopicId) -> Result<(), TopicError> {
-        match self
-            .propose_metadata(&MetadataCommand::DeleteTopic { id })
-            .await?
-        {
+    /// [`TopicError`], at `deadline` at the latest.
+    pub async fn delete_topic(&self, id: TopicId, deadline: Instant) -> Result<(), TopicError> {
+        let command = MetadataCommand::DeleteTopic { id };
+        match self.inner.metadata.propose_by(&command, deadline).await? {
             MetadataOutcome::TopicDeleted(topic) => {
                 let groups: std::collections::BTreeSet<PlacementGroupId> =
                     topic.partitions.into_iter().collect();
-                for group in groups {
-                    // Groups that others lead drop it when those brokers see the change.
-                    if let Some(group) = self.led(group) {
-                        group.propose(PartitionCommand::DeleteTopic(id)).await?;
-                    }
+                // Groups that others lead drop it when those brokers see the change.
+                let led = groups.into_iter().filter_map(|group| self.led(group));
+                let drops = led.map(|group| async move {
+                    group.propose(PartitionCommand::DeleteTopic(id)).await
+                });
+                let dropped = timeout(EFFECT_WITHIN, futures::future::join_all(drops)).await;
+                if !dropped.is_ok_and(|all| all.iter().all(Result::is_ok)) {
+                    tracing::debug!(topic = %id, "partitions are dropped later");
                 }
                 Ok(())
             }
@@ -139,7 +172,6 @@ impl Router {
         topic: TopicId,
         partitions: &[PlacementGroupId],
     ) -> Result<(), ProposeError> {
-        let deadline = Instant::now() + CREATED_WITHIN;
         let mut wanted: BTreeMap<PlacementGroupId, Vec<PartitionId>> = BTreeMap::new();
         for (index, group) in (0i32..).zip(partitions) {
             let index = PartitionIndex::new(index);
@@ -162,12 +194,8 @@ impl Router {
                 if has_all(&group) {
                     break;
                 }
-                match timeout_at(deadline, applied.changed()).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(_)) => {
-                        return Err(ProposeError::Fatal("the broker is stopping".to_owned()));
-                    }
-                    Err(_) => return Err(ProposeError::Timeout),
+                if applied.changed().await.is_err() {
+                    return Err(ProposeError::Fatal("the broker is stopping".to_owned()));
                 }
             }
         }

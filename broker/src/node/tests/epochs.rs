@@ -1,21 +1,21 @@
 //! Leader epochs as clients see them: checked by every API that carries one, and where each of them ended, over the hot tail and over
 //! history that is in the store only, or gone.
 
+use super::asking::{Wanted, batches, fetch};
 use super::three::{SETTLE, Three, produce, until};
 use super::*;
 use crate::wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
-use crate::wire::messages::fetch_request::{FetchPartition, FetchTopic};
+use crate::wire::messages::fetch_response::PartitionData;
 use crate::wire::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use crate::wire::messages::offset_for_leader_epoch_request::{
     OffsetForLeaderPartition, OffsetForLeaderTopic,
 };
 use crate::wire::messages::{
-    DeleteRecordsRequest, FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest,
+    DeleteRecordsRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest,
 };
 use tidelog_client::producer::{Producer, ProducerConfig};
 use tidelog_env::SystemClock;
 use tidelog_model::PlacementGroupId;
-use tidelog_model::batch::RecordBatch;
 
 const GROUP: PlacementGroupId = PlacementGroupId::new(1);
 
@@ -93,43 +93,24 @@ impl Epochs {
         (found.error_code, found.offset, found.leader_epoch)
     }
 
-    /// Error code and records.
-    async fn fetch(&self, offset: i64, current: i32) -> (i16, Bytes) {
-        let answer = self.connection.call(12..=12, deadline(), |_| {
-            let mut partition = FetchPartition::default();
-            partition.fetch_offset = offset;
-            partition.current_leader_epoch = current;
-            partition.partition_max_bytes = 1 << 20;
-            let mut topic = FetchTopic::default();
-            topic.topic = StrBytes::from("t");
-            topic.partitions.push(partition);
-            let mut request = FetchRequest::default();
-            request.max_wait_ms = 1_000;
-            request.max_bytes = 1 << 20;
-            request.topics.push(topic);
-            request
-        });
-        let mut answer = answer.await.unwrap();
-        let found = answer.responses.remove(0).partitions.remove(0);
-        (found.error_code, found.records.unwrap_or_default())
+    async fn fetch(&self, offset: i64, current: i32) -> PartitionData {
+        let mut wanted = Wanted::from("t", 0, offset);
+        wanted.current_epoch = current;
+        fetch(&self.connection, wanted).await
     }
 
     /// Leader epoch and end offset of every batch from `offset` on.
     async fn batches(&self, mut offset: i64, end: i64) -> Vec<(i32, i64)> {
-        let mut batches = Vec::new();
+        let mut all = Vec::new();
         while offset < end {
-            let (code, mut records) = self.fetch(offset, -1).await;
-            assert_eq!(code, 0);
-            while !records.is_empty() {
-                let length = 12 + i32::from_be_bytes(records[8..12].try_into().unwrap());
-                let batch = records.split_to(usize::try_from(length).unwrap());
-                let batch = RecordBatch::parse(batch).unwrap();
-                let header = batch.header();
-                offset = header.next_offset().get();
-                batches.push((header.leader_epoch.get(), offset));
+            let found = self.fetch(offset, -1).await;
+            assert_eq!(found.error_code, 0);
+            for (epoch, _, end) in batches(found.records.unwrap()) {
+                offset = end;
+                all.push((epoch, end));
             }
         }
-        batches
+        all
     }
 
     /// What is answered about each epoch is what the batches say.
@@ -166,7 +147,7 @@ impl Epochs {
             assert_eq!(self.epoch_end(current, said).await.0, expected);
             assert_eq!(self.list(-1, said).await.0, expected);
             assert_eq!(self.list(1, said).await.0, expected);
-            assert_eq!(self.fetch(0, said).await.0, expected);
+            assert_eq!(self.fetch(0, said).await.error_code, expected);
         }
     }
 

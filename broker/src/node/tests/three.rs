@@ -440,6 +440,26 @@ async fn create_with(
     partitions: i32,
     factor: i16,
 ) -> CreatableTopicResult {
+    create_by(connection, name, partitions, factor, 30_000).await
+}
+
+/// A topic with the default replication factor.
+pub(super) async fn create_with_timeout(
+    connection: &Connection,
+    name: &str,
+    partitions: i32,
+    timeout_ms: i32,
+) -> CreatableTopicResult {
+    create_by(connection, name, partitions, -1, timeout_ms).await
+}
+
+async fn create_by(
+    connection: &Connection,
+    name: &str,
+    partitions: i32,
+    factor: i16,
+    timeout_ms: i32,
+) -> CreatableTopicResult {
     let answer = connection
         .call(7..=7, deadline(), |_| {
             let mut topic = CreatableTopic::default();
@@ -448,7 +468,7 @@ async fn create_with(
             topic.replication_factor = factor;
             let mut request = CreateTopicsRequest::default();
             request.topics.push(topic);
-            request.timeout_ms = 30_000;
+            request.timeout_ms = timeout_ms;
             request
         })
         .await

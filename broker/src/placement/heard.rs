@@ -1,0 +1,90 @@
+//! What this replica hears of its leader.
+//!
+//! Owns: [`Heard`]: when the leader of which term was heard last, and up to where it has committed.
+//! Not here: who leads (`leadership.rs`), what the leader sends (`peer_inbox.rs`).
+//! Spec: docs/protocols/placement.md (reads on a follower)
+
+use parking_lot::Mutex;
+use std::time::Duration;
+use tidelog_model::{LogIndex, Term};
+use tokio::time::Instant;
+
+/// Entries that a follower may have left to apply, of those that it knows to be committed, while it serves readers: some moments of
+/// full load. The leader sends readers to followers that lack less.
+const READ_LAG_MAX: u64 = 512;
+
+#[derive(Clone, Copy, Debug)]
+struct Sign {
+    at: Instant,
+    term: Term,
+    committed: LogIndex,
+}
+
+/// The leader's last sign of life.
+#[derive(Debug, Default)]
+pub(super) struct Heard(Mutex<Option<Sign>>);
+
+impl Heard {
+    /// A message of the leader of `term` was accepted. `at`: when it came in, before anything was done with it.
+    pub(super) fn note(&self, at: Instant, term: Term, committed: Option<LogIndex>) {
+        let mut heard = self.0.lock();
+        let committed = committed.unwrap_or_default();
+        match heard.as_mut() {
+            Some(sign) if sign.term > term => {}
+            // Messages come in on two connections: the older one may be the later.
+            Some(sign) if sign.term == term => {
+                sign.at = sign.at.max(at);
+                sign.committed = sign.committed.max(committed);
+            }
+            _ => {
+                *heard = Some(Sign {
+                    at,
+                    term,
+                    committed,
+                });
+            }
+        }
+    }
+
+    /// Whether the leader of `term` was heard within `silence`.
+    pub(super) fn within(&self, term: Term, silence: Duration) -> bool {
+        let heard = *self.0.lock();
+        heard.is_some_and(|sign| sign.term == term && sign.at.elapsed() < silence)
+    }
+
+    /// The same, and this replica has applied nearly all that it knows to be committed.
+    pub(super) fn keeps_up(&self, term: Term, silence: Duration, applied: LogIndex) -> bool {
+        let committed = self
+            .0
+            .lock()
+            .map_or(LogIndex::default(), |sign| sign.committed);
+        self.within(term, silence) && applied.get().saturating_add(READ_LAG_MAX) >= committed.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SILENCE: Duration = Duration::from_secs(1);
+
+    /// Proves that only the leader of the asked term counts, only for a while, and that lag is measured against what it has committed.
+    #[tokio::test(start_paused = true)]
+    async fn signs_count_for_their_term_and_time() {
+        let (heard, two) = (Heard::default(), Term::new(2));
+        let applied = LogIndex::new(10);
+        assert!(!heard.within(two, SILENCE));
+        let committed = LogIndex::new(10 + READ_LAG_MAX);
+        heard.note(Instant::now(), two, Some(committed));
+        assert!(heard.within(two, SILENCE) && !heard.within(Term::new(3), SILENCE));
+        assert!(heard.keeps_up(two, SILENCE, applied));
+        // The older message comes later, on the other connection.
+        heard.note(Instant::now(), two, Some(LogIndex::new(3)));
+        assert!(!heard.keeps_up(two, SILENCE, LogIndex::new(9)));
+        tokio::time::advance(SILENCE).await;
+        assert!(!heard.within(two, SILENCE) && !heard.keeps_up(two, SILENCE, applied));
+        heard.note(Instant::now(), Term::new(3), None);
+        heard.note(Instant::now(), two, Some(committed));
+        assert!(heard.keeps_up(Term::new(3), SILENCE, LogIndex::default()));
+    }
+}
