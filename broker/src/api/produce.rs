@@ -116,18 +116,7 @@ pub(super) async fn accept(broker: &Broker, request: ProduceRequest, version: i1
     }
     let mut pending = BTreeMap::new();
     for (id, append) in groups {
-        let accepted = match broker.router.data_group(id) {
-            // A group without a majority takes nothing more once its budget is used up.
-            Some(group) => {
-                let accepted = group.proposer().accept(append.batches);
-                match timeout_at(deadline.max(Instant::now() + ACCEPT_WITHIN_MIN), accepted).await {
-                    Ok(accepted) => accepted,
-                    Err(_) => Err(ProposeError::Timeout),
-                }
-            }
-            None => Err(ProposeError::NotLeader { leader: None }),
-        };
-        pending.insert(id, accepted);
+        pending.insert(id, hand_in(broker, id, append, deadline).await);
     }
     Accepted {
         acks: request.acks,
@@ -141,6 +130,22 @@ pub(super) async fn accept(broker: &Broker, request: ProduceRequest, version: i1
         pending,
         appended,
     }
+}
+
+/// Gives the batches their place in the order of the group. A group without a majority takes nothing more once its budget is used up.
+async fn hand_in(
+    broker: &Broker,
+    group: PlacementGroupId,
+    append: GroupAppend,
+    deadline: Instant,
+) -> Result<PendingAppend, ProposeError> {
+    let Some(group) = broker.router.data_group(group) else {
+        return Err(ProposeError::NotLeader { leader: None });
+    };
+    let accepted = group.proposer().accept(append.batches);
+    let until = deadline.max(Instant::now() + ACCEPT_WITHIN_MIN);
+    let accepted = timeout_at(until, accepted).await;
+    accepted.unwrap_or(Err(ProposeError::Timeout))
 }
 
 /// Errors that concern every partition of the request.

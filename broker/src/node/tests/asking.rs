@@ -1,11 +1,20 @@
 //! Requests to one partition, as several tests make them.
 
+use super::three::Three;
 use super::*;
+use crate::datagroup::DataGroup;
 use crate::wire::messages::fetch_request::{FetchPartition, FetchTopic};
 use crate::wire::messages::fetch_response::PartitionData;
 use crate::wire::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use crate::wire::messages::{FetchRequest, ProduceRequest};
+use tidelog_model::PlacementGroupId;
 use tidelog_model::batch::RecordBatch;
+
+/// The replica of broker `id`.
+pub(super) fn held(three: &Three, id: i32, group: PlacementGroupId) -> DataGroup {
+    let router = &three.nodes[&id].parts.groups.router;
+    router.data_group(group).unwrap()
+}
 
 /// What to fetch.
 #[derive(Clone, Copy)]

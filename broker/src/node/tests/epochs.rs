@@ -1,7 +1,7 @@
 //! Leader epochs as clients see them: checked by every API that carries one, and where each of them ended, over the hot tail and over
 //! history that is in the store only, or gone.
 
-use super::asking::{Wanted, batches, fetch};
+use super::asking::{Wanted, batches, fetch, held};
 use super::three::{SETTLE, Three, produce, until};
 use super::*;
 use crate::wire::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
@@ -18,6 +18,8 @@ use tidelog_env::SystemClock;
 use tidelog_model::PlacementGroupId;
 
 const GROUP: PlacementGroupId = PlacementGroupId::new(1);
+/// Leadership moved while something was checked.
+const NOT_LEADER: &str = "not the leader";
 
 /// Three brokers with one data group and a topic of one partition.
 struct Epochs {
@@ -53,6 +55,34 @@ impl Epochs {
     fn epoch(&self) -> i32 {
         let router = &self.three.nodes[&self.leader].parts.groups.router;
         router.data_group(GROUP).unwrap().epoch().get()
+    }
+
+    /// Whoever leads now is asked: leadership goes back to the preferred broker by itself. Returns its epoch.
+    async fn ask_leader(&mut self) -> i32 {
+        let three = &self.three;
+        let serving = |id: &i32| held(three, *id, GROUP).group().can_serve_reads();
+        until("somebody leads", || async {
+            (1..=3).any(|id| serving(&id))
+        })
+        .await;
+        self.leader = (1..=3).find(serving).unwrap_or(self.leader);
+        let connection = self.three.connect(self.leader).await;
+        std::mem::replace(&mut self.connection, connection).close("another is asked");
+        self.epoch()
+    }
+
+    /// Repeats a check that leadership moved under. `Some(what)`: something is not as it should be.
+    async fn check(&mut self, checked: impl AsyncFn(&Self, i32) -> Option<String>) {
+        let until = Instant::now() + SETTLE;
+        loop {
+            let epoch = self.ask_leader().await;
+            let Some(wrong) = checked(self, epoch).await else {
+                return;
+            };
+            let leads = self.list(-1, epoch).await.0 == 0 && self.epoch() == epoch;
+            let again = !leads || wrong.contains(NOT_LEADER);
+            assert!(again && Instant::now() < until, "{wrong}");
+        }
     }
 
     /// Error code, epoch, end offset.
@@ -100,23 +130,32 @@ impl Epochs {
     }
 
     /// Leader epoch and end offset of every batch from `offset` on.
-    async fn batches(&self, mut offset: i64, end: i64) -> Vec<(i32, i64)> {
+    async fn batches(&self, mut offset: i64, end: i64) -> Option<Vec<(i32, i64)>> {
         let mut all = Vec::new();
         while offset < end {
             let found = self.fetch(offset, -1).await;
-            assert_eq!(found.error_code, 0);
+            if found.error_code != 0 {
+                return None;
+            }
             for (epoch, _, end) in batches(found.records.unwrap()) {
                 offset = end;
                 all.push((epoch, end));
             }
         }
-        all
+        Some(all)
     }
 
     /// What is answered about each epoch is what the batches say.
-    async fn check_ends(&self, log_start: i64) {
-        let (current, high_watermark) = (self.epoch(), self.list(-1, -1).await.1);
-        let batches = self.batches(log_start, high_watermark).await;
+    async fn check_ends(&mut self, log_start: i64) {
+        self.check(async |this: &Self, current| this.wrong_ends(current, log_start).await)
+            .await;
+    }
+
+    async fn wrong_ends(&self, current: i32, log_start: i64) -> Option<String> {
+        let high_watermark = self.list(-1, -1).await.1;
+        let Some(batches) = self.batches(log_start, high_watermark).await else {
+            return Some(NOT_LEADER.to_owned());
+        };
         for wanted in -1..=current + 1 {
             let at_most = batches.iter().filter(|(epoch, _)| *epoch <= wanted);
             let expected = if wanted < 0 || wanted > current {
@@ -127,67 +166,79 @@ impl Epochs {
                 at_most.last().copied().unwrap_or((wanted, log_start))
             };
             let (code, mut epoch, end) = self.epoch_end(wanted, -1).await;
-            if batches.is_empty() && (0..current).contains(&wanted) {
+            if batches.is_empty() && (0..current).contains(&wanted) && epoch <= wanted {
                 // An epoch whose records are all gone may still be known.
-                assert!(epoch <= wanted);
                 epoch = wanted;
             }
-            assert_eq!((code, (epoch, end)), (0, expected), "{wanted}: {batches:?}");
+            if (code, (epoch, end)) != (0, expected) {
+                return Some(format!("{code}: of {wanted} {epoch} {end}: {batches:?}"));
+            }
         }
+        None
     }
 
-    async fn check_fences(&self) {
-        let current = self.epoch();
+    async fn check_fences(&mut self) {
+        self.check(async |this: &Self, current| this.wrong_fences(current).await)
+            .await;
+    }
+
+    async fn wrong_fences(&self, current: i32) -> Option<String> {
         for (said, expected) in [
             (-1, 0),
             (current, 0),
             (current - 1, ErrorCode::FencedLeaderEpoch.code()),
             (current + 1, ErrorCode::UnknownLeaderEpoch.code()),
         ] {
-            assert_eq!(self.epoch_end(current, said).await.0, expected);
-            assert_eq!(self.list(-1, said).await.0, expected);
-            assert_eq!(self.list(1, said).await.0, expected);
-            assert_eq!(self.fetch(0, said).await.error_code, expected);
+            let codes = [
+                self.epoch_end(current, said).await.0,
+                self.list(-1, said).await.0,
+                self.list(1, said).await.0,
+                self.fetch(0, said).await.error_code,
+            ];
+            if codes.contains(&ErrorCode::NotLeaderOrFollower.code()) {
+                return Some(NOT_LEADER.to_owned());
+            }
+            if codes != [expected; 4] {
+                return Some(format!("{said}: {codes:?}"));
+            }
         }
+        None
     }
 
-    /// Everything is in the store, and in the local log no more.
-    async fn tier(&self) {
-        let until = Instant::now() + SETTLE;
-        let groups = &self.three.nodes[&self.leader].parts.groups;
-        loop {
+    /// Everything is in the store, and in the leader's local log no more.
+    async fn tier(&mut self) {
+        self.check(async |this: &Self, _| {
+            let groups = &this.three.nodes[&this.leader].parts.groups;
             groups.offloads.get(GROUP).unwrap().flush(true).await;
-            let hot = groups
-                .router
-                .data_group(GROUP)
-                .unwrap()
+            let hot = held(&this.three, this.leader, GROUP)
                 .group()
                 .read(|machine| {
                     let bytes = machine.partitions().iter().map(|state| state.hot.bytes());
                     bytes.sum::<u64>()
                 });
-            if hot == 0 {
-                return;
-            }
-            assert!(Instant::now() < until, "{hot} bytes are local");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            (hot > 0).then(|| format!("{NOT_LEADER}, or not yet: {hot} bytes are local"))
+        })
+        .await;
     }
 
-    async fn delete_below(&self, offset: i64) {
-        let answer = self.connection.call(2..=2, deadline(), |_| {
-            let mut partition = DeleteRecordsPartition::default();
-            partition.offset = offset;
-            let mut topic = DeleteRecordsTopic::default();
-            topic.name = StrBytes::from("t");
-            topic.partitions.push(partition);
-            let mut request = DeleteRecordsRequest::default();
-            request.timeout_ms = 30_000;
-            request.topics.push(topic);
-            request
-        });
-        let answer = answer.await.unwrap();
-        assert_eq!(answer.topics[0].partitions[0].low_watermark, offset);
+    async fn delete_below(&mut self, offset: i64) {
+        self.check(async |this: &Self, _| {
+            let answer = this.connection.call(2..=2, deadline(), |_| {
+                let mut partition = DeleteRecordsPartition::default();
+                partition.offset = offset;
+                let mut topic = DeleteRecordsTopic::default();
+                topic.name = StrBytes::from("t");
+                topic.partitions.push(partition);
+                let mut request = DeleteRecordsRequest::default();
+                request.timeout_ms = 30_000;
+                request.topics.push(topic);
+                request
+            });
+            let answer = answer.await.unwrap();
+            let at = answer.topics[0].partitions[0].low_watermark;
+            (at != offset).then(|| format!("{NOT_LEADER}: {at}"))
+        })
+        .await;
     }
 }
 
