@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::AdminState;
 use super::error::Failure;
-use super::tier::{Filter, FlushRequest, flush_groups, topic_id};
+use super::flush::flush_groups;
+use super::tier::{Filter, FlushRequest, topic_id};
 use std::collections::BTreeSet;
 use tidelog_archive::{Archiver, PartitionStatus, TableStatus};
 use tidelog_model::TopicId;

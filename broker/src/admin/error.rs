@@ -42,14 +42,6 @@ impl Failure {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
-    pub(super) fn not_leader() -> Self {
-        Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "not_leader",
-            "this broker does not lead all groups concerned; try again",
-        )
-    }
-
     pub(super) fn not_waiting(broker: i32) -> Self {
         Self::new(
             StatusCode::NOT_FOUND,

@@ -6,6 +6,7 @@
 mod archive;
 mod cluster;
 mod error;
+mod flush;
 mod health;
 mod members;
 mod scrape;
@@ -23,6 +24,7 @@ use tidelog_env::Tasks;
 use tidelog_tiering::reader::RemoteReader;
 use tokio::time::Instant;
 
+pub use flush::{FlushLink, FlushService};
 pub use health::{Health, Reason};
 pub use members::WaitingBroker;
 pub use server::{AdminServer, serve};
@@ -34,6 +36,10 @@ pub struct AdminState {
     pub router: Router,
     /// Drivers of the data groups of this broker.
     pub offloads: GroupMap<Offload>,
+    /// Flushes of groups that are led here.
+    pub flushes: FlushService,
+    /// Where flushes of others go; `None` in a cluster of one.
+    pub flush_link: Option<FlushLink>,
     /// The archive, if this broker runs it.
     pub archiver: Option<Archiver>,
     /// Reader of the object store.

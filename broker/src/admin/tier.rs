@@ -1,6 +1,5 @@
 //! /api/v1/tier and /api/v1/tier/flush.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use axum::Json;
@@ -9,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::AdminState;
 use super::error::Failure;
-use crate::offload::FlushOutcome;
-use tidelog_model::{PlacementGroupId, TopicId};
+use super::flush::flush_groups;
+use tidelog_model::TopicId;
 
 /// Longest wait that a request may ask for: one day.
 pub(super) const TIMEOUT_MS_MAX: u64 = 86_400_000;
@@ -105,50 +104,6 @@ pub(super) async fn status(
 ) -> Result<Json<Status>, Failure> {
     let topic = topic_id(&state, filter.topic.as_deref())?;
     Ok(Json(status_of(&state, topic)))
-}
-
-/// Flushes the groups that hold `topic` (all groups without one), with a deadline over all of them.
-pub(super) async fn flush_groups(
-    state: &AdminState,
-    topic: Option<TopicId>,
-    trim_local: bool,
-    timeout: Duration,
-) -> Result<(), Failure> {
-    let groups: BTreeSet<PlacementGroupId> = state
-        .router
-        .data_groups()
-        .filter(|group| match topic {
-            Some(topic) => group
-                .group()
-                .read(|machine| machine.partitions().has_topic(topic)),
-            None => true,
-        })
-        .map(|group| group.id())
-        .collect();
-    let flushes = groups
-        .iter()
-        .filter_map(|group| state.offloads.get(*group))
-        .map(|offload| async move { offload.flush(trim_local).await });
-    let Ok(outcomes) = tokio::time::timeout(timeout, futures::future::join_all(flushes)).await
-    else {
-        let errors: Vec<String> = groups
-            .iter()
-            .filter_map(|group| state.offloads.get(*group)?.progress().last_error())
-            .collect();
-        let why = if errors.is_empty() {
-            "it goes on in the background".to_owned()
-        } else {
-            errors.join("; ")
-        };
-        return Err(Failure::timeout(format!(
-            "not everything is in the store after {timeout:?}: {why}"
-        )));
-    };
-    if outcomes.contains(&FlushOutcome::NotLeader) {
-        Err(Failure::not_leader())
-    } else {
-        Ok(())
-    }
 }
 
 pub(super) async fn flush(

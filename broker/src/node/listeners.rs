@@ -10,9 +10,9 @@ use super::error::StartError;
 use super::formation::Formation;
 use super::groups::NodeGroups;
 use super::identity::Identity;
-use super::peers::Peers;
+use super::peers::{Peers, SERVICE_FLUSH};
 use super::store::NodeStore;
-use crate::admin::{self, AdminState};
+use crate::admin::{self, AdminState, FlushLink, FlushService};
 use crate::api::{AnswerMemory, ApiConfig, Broker};
 use crate::config::Config;
 use crate::metadata::MetadataMachine;
@@ -140,9 +140,15 @@ pub(super) async fn serve(
     let kafka =
         NetServer::start(net, world.network.as_ref(), Arc::new(broker), net_metrics).await?;
     let kafka_address = kafka.local_addr();
+    let flushes = FlushService {
+        router: groups.router.clone(),
+        offloads: groups.offloads.clone(),
+    };
     let state = AdminState {
         router: groups.router.clone(),
         offloads: groups.offloads.clone(),
+        flush_link: flush_link(peers, &flushes),
+        flushes,
         archiver: start_archive(config, world, store, &groups.metadata, tasks),
         reader: Arc::clone(&store.reader),
         waiting: waiting(peers),
@@ -160,6 +166,18 @@ pub(super) async fn serve(
     };
     let admin = admin::serve(admin_listener, state, tasks).map_err(admin_failed)?;
     Ok((kafka_address, admin.address, Listeners { kafka }))
+}
+
+/// Answers flushes of other brokers, and knows where to send one.
+fn flush_link(peers: Option<&Arc<Peers>>, flushes: &FlushService) -> Option<FlushLink> {
+    let peers = peers?;
+    let service = Arc::new(flushes.clone());
+    peers.services.register(SERVICE_FLUSH, service);
+    Some(FlushLink {
+        transport: peers.transport.clone(),
+        service: SERVICE_FLUSH,
+        brokers: Arc::clone(&peers.book) as _,
+    })
 }
 
 /// Who asks this broker to be taken into the cluster.

@@ -29,6 +29,8 @@ use tidelog_model::NodeId;
 pub(super) const SERVICE_FORMATION: u8 = 1;
 /// Service of metadata forwarding.
 pub(super) const SERVICE_METADATA: u8 = 2;
+/// Service of flushes.
+pub(super) const SERVICE_FLUSH: u8 = 3;
 
 /// Service of who leads what.
 pub(super) const SERVICE_LEADERS: u8 = 16;

@@ -19,6 +19,7 @@ mod asking;
 mod epochs;
 mod fences;
 mod fetch;
+mod flushes;
 mod followers;
 mod health;
 mod majority;

@@ -9,11 +9,33 @@ use crate::wire::messages::produce_request::{PartitionProduceData, TopicProduceD
 use crate::wire::messages::{FetchRequest, ProduceRequest};
 use tidelog_model::PlacementGroupId;
 use tidelog_model::batch::RecordBatch;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// The replica of broker `id`.
 pub(super) fn held(three: &Three, id: i32, group: PlacementGroupId) -> DataGroup {
     let router = &three.nodes[&id].parts.groups.router;
     router.data_group(group).unwrap()
+}
+
+/// Status and body of a request to the admin listener of broker `id`.
+pub(super) async fn http(
+    three: &Three,
+    id: i32,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> (u16, String) {
+    let at = ("127.0.0.1", three.ports[&id][2]);
+    let mut stream = tokio::net::TcpStream::connect(at).await.unwrap();
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
 }
 
 /// What to fetch.

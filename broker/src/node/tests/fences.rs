@@ -1,10 +1,10 @@
 //! What three brokers say about each other: live and fenced brokers, in-sync and offline replicas, the same everywhere.
 
+use super::asking::http;
 use super::three::{SETTLE, Three, create, until};
 use super::*;
 use crate::wire::messages::{DescribeClusterRequest, MetadataResponse};
 use std::collections::BTreeSet;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// Brokers that agree say the same this much later than the first of them, on a machine that does other things too.
 const AGREE_WITHIN: Duration = Duration::from_secs(5);
@@ -89,17 +89,6 @@ impl Three {
         connection.close("asked");
         answer.brokers.iter().map(|one| one.broker_id).collect()
     }
-
-    /// The body of a GET of the admin listener.
-    async fn get(&self, id: i32, path: &str) -> String {
-        let at = ("127.0.0.1", self.ports[&id][2]);
-        let mut stream = tokio::net::TcpStream::connect(at).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
-    }
 }
 
 /// Proves that a broker which falls silent leaves the lists of live brokers and of in-sync replicas on all others, with metrics and
@@ -116,11 +105,11 @@ async fn a_silent_broker_is_fenced_everywhere_and_comes_back() {
     silent.stop_abruptly().await;
     three.all_say(&[1, 3]).await;
     assert_eq!(three.described(3).await, [1, 3]);
-    let metrics = three.get(1, "/metrics").await;
+    let metrics = http(&three, 1, "GET", "/metrics", "").await.1;
     assert!(metrics.contains("\ntidelog_cluster_brokers 3\n"));
     assert!(metrics.contains("\ntidelog_cluster_brokers_fenced 1\n"));
     let cluster: serde_json::Value =
-        serde_json::from_str(&three.get(3, "/api/v1/cluster").await).unwrap();
+        serde_json::from_str(&http(&three, 3, "GET", "/api/v1/cluster", "").await.1).unwrap();
     let fenced: Vec<_> = (0..3).map(|at| &cluster["brokers"][at]["fenced"]).collect();
     assert_eq!(fenced, [false, true, false]);
     assert!(cluster["brokers"][1]["fenced_since_ms"].as_i64().unwrap() > 0);

@@ -1,0 +1,55 @@
+//! Flushes that are asked of a broker which does not lead all that they concern.
+
+use super::asking::{http, produce_one};
+use super::three::{SETTLE, Three};
+use super::*;
+
+/// Proves that every broker moves all partitions into the store, whoever leads them, and shows so in its answer; and that without a majority
+/// the answer says by the deadline which groups have no leader.
+#[tokio::test(flavor = "multi_thread")]
+async fn any_broker_flushes_all_groups() {
+    let mut three = Three::new();
+    // Nothing moves by itself.
+    three.set.push("tier.cut-interval-ms=600000".to_owned());
+    three.start(&[1, 2, 3]).await;
+    three.cluster().create_topic("t", 6, &[]).await.unwrap();
+    for asked in 1..=3 {
+        let until = Instant::now() + SETTLE;
+        for partition in 0..6 {
+            loop {
+                let at = usize::try_from(partition).unwrap();
+                let leader = three.leaders("t").await[at];
+                let connection = three.connect(leader).await;
+                let (code, _) = produce_one(&connection, "t", partition, 10_000).await;
+                connection.close("produced");
+                if code == 0 {
+                    break;
+                }
+                assert!(Instant::now() < until, "{code}");
+            }
+        }
+        let body = r#"{"topic":"t"}"#;
+        let (status, answer) = http(&three, asked, "POST", "/api/v1/tier/flush", body).await;
+        assert_eq!(status, 200, "{answer}");
+        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        let partitions = answer["partitions"].as_array().unwrap();
+        assert_eq!(partitions.len(), 6);
+        for partition in partitions {
+            assert_eq!(partition["tiered_until"], partition["high_watermark"]);
+            assert!(partition["high_watermark"].as_i64().unwrap() >= i64::from(asked));
+        }
+    }
+    for id in [1, 2] {
+        three.nodes.remove(&id).unwrap().stop_abruptly().await;
+    }
+    let asked = Instant::now();
+    let body = r#"{"topic":null,"timeout_ms":4000}"#;
+    let (status, answer) = http(&three, 3, "POST", "/api/v1/tier/flush", body).await;
+    assert_eq!(status, 504, "{answer}");
+    assert!(
+        answer.contains("\"timeout\"") && answer.contains("group "),
+        "{answer}"
+    );
+    assert!(asked.elapsed() < Duration::from_secs(12));
+    three.stop().await;
+}
