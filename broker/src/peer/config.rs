@@ -36,8 +36,9 @@ impl Default for PeerConfig {
             handshake: Duration::from_secs(3),
             retry_min: Duration::from_millis(50),
             retry_max: Duration::from_secs(1),
-            ping_after: Duration::from_secs(2),
-            silence_max: Duration::from_secs(6),
+            // A peer that hears us and is not heard (a cut in one direction) keeps its followers until the connection ends.
+            ping_after: Duration::from_millis(1500),
+            silence_max: Duration::from_secs(4),
             in_flight_count_max: limits::IN_FLIGHT_COUNT_MAX,
             in_flight_bytes_max: limits::IN_FLIGHT_BYTES_MAX,
         }

@@ -42,6 +42,9 @@ pub(super) struct Driver {
 struct Conversation {
     in_flight: Mutex<BTreeMap<u64, InFlight>>,
     heard: Mutex<Option<Instant>>,
+    /// Since when the peer owes an answer: what was sent first after it was last heard. Also while those who waited give up: a peer that
+    /// answers none of many short deadlines is as dead as one that misses a long one.
+    owes_since: Mutex<Option<Instant>>,
     ping: Notify,
     lane: LaneMetrics,
 }
@@ -49,7 +52,6 @@ struct Conversation {
 struct InFlight {
     waiter: Waiter,
     kind: Kind,
-    since: Instant,
 }
 
 impl Driver {
@@ -95,6 +97,7 @@ impl Driver {
         let conversation = Conversation {
             in_flight: Mutex::default(),
             heard: Mutex::default(),
+            owes_since: Mutex::default(),
             ping: Notify::new(),
             lane: self.metrics.lane(self.lane),
         };
@@ -210,9 +213,9 @@ impl Conversation {
         let in_flight = InFlight {
             waiter: outgoing.waiter,
             kind: outgoing.message.kind,
-            since: now,
         };
         self.in_flight.lock().insert(id, in_flight);
+        self.owes_since.lock().get_or_insert(now);
         parts.extend(outgoing.message.into_parts(id, left));
         true
     }
@@ -227,19 +230,26 @@ impl Conversation {
         loop {
             let frame = async {
                 let prefix = frames.prefix(None).await?;
-                *self.heard.lock() = Some(Instant::now());
+                self.hear();
                 frames.rest(prefix).await
             };
             let frame = match frame.await {
                 Ok(frame) => frame,
                 Err(error) => return error.to_string(),
             };
-            *self.heard.lock() = Some(Instant::now());
             self.lane.received(frame.bytes());
             if let Err(why) = self.deliver(frame) {
                 return why;
             }
+            self.hear();
         }
+    }
+
+    fn hear(&self) {
+        let now = Instant::now();
+        *self.heard.lock() = Some(now);
+        let owes = !self.in_flight.lock().is_empty();
+        *self.owes_since.lock() = owes.then_some(now);
     }
 
     fn deliver(&self, frame: Frame) -> Result<(), String> {
@@ -259,34 +269,25 @@ impl Conversation {
         Err(why)
     }
 
-    /// Returns when the peer is silent for too long while something is awaited; pings it before.
+    /// Returns when the peer is silent for too long though it owes an answer; pings it before.
     async fn watch(&self, ping_after: Duration, silence_max: Duration) -> String {
         let mut pinged: Option<Instant> = None;
         loop {
             tokio::time::sleep(ping_after / 4).await;
-            let Some(since) = self.awaited_since() else {
+            self.in_flight
+                .lock()
+                .retain(|_, message| !message.waiter.is_gone());
+            let Some(since) = *self.owes_since.lock() else {
                 continue;
             };
-            let heard = *self.heard.lock();
-            let quiet_since = heard.map_or(since, |heard| heard.max(since));
-            let quiet = quiet_since.elapsed();
+            let quiet = since.elapsed();
             if quiet >= silence_max {
                 return format!("the peer was silent for {silence_max:?}");
             }
-            if quiet >= ping_after && pinged != Some(quiet_since) {
-                pinged = Some(quiet_since);
+            if quiet >= ping_after && pinged != Some(since) {
+                pinged = Some(since);
                 self.ping.notify_one();
             }
         }
-    }
-
-    /// When the oldest message that is still awaited was sent. Forgets those that nobody waits for.
-    fn awaited_since(&self) -> Option<Instant> {
-        let mut in_flight = self.in_flight.lock();
-        let oldest = in_flight
-            .first_key_value()
-            .map(|(_, message)| message.since);
-        in_flight.retain(|_, message| !message.waiter.is_gone());
-        oldest
     }
 }

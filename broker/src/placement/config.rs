@@ -110,6 +110,8 @@ impl GroupConfig {
             snapshot_policy: SnapshotPolicy::Never,
             max_in_snapshot_log_to_keep: u64::MAX,
             enable_pre_vote: Some(true),
+            // A leader that nobody answers, though they hear it, falls silent for this long: longer than followers take to elect another.
+            quorum_loss_probe_interval: Some(millis(self.election_max * 3)),
             // A restarted leader begins a new term, whose first entry is the barrier that reads wait for.
             enable_leader_restore: Some(false),
             allow_log_reversion: Some(false),
@@ -184,5 +186,6 @@ mod tests {
         assert_eq!(config.max_in_snapshot_log_to_keep, u64::MAX);
         assert_eq!(config.enable_leader_restore, Some(false));
         assert_eq!(config.enable_pre_vote, Some(true));
+        assert_eq!(config.quorum_loss_probe_interval, Some(3000));
     }
 }

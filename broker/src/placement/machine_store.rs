@@ -274,6 +274,7 @@ impl RaftStateMachine<Types> for MachineStore {
                 .save_checkpoint(last, bytes)
                 .await
                 .map_err(|error| error.to_io())?;
+            tracing::info!(%last, "a snapshot of a peer is installed");
         }
         let mut state = self.inner.state.lock();
         state.memberships = vec![image.membership.clone()];

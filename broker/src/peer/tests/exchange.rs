@@ -257,6 +257,45 @@ async fn a_silent_peer_is_given_up() {
     );
 }
 
+/// Proves that a peer that hears and is not heard is given up although each message is given up earlier: signs of life have short
+/// deadlines, and a leader that nobody answers must not be heard for ever.
+#[tokio::test]
+async fn a_peer_that_misses_short_deadlines_is_given_up() {
+    let config = PeerConfig {
+        ping_after: Duration::from_millis(80),
+        silence_max: Duration::from_millis(400),
+        ..PeerConfig::default()
+    };
+    let book = Arc::default();
+    let caller = Broker::with(identity(Some(cluster()), 1), config, &book);
+    let other = Broker::new(2, &book);
+    let socket = tokio::net::TcpListener::bind(loopback()).await.unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    book.0.lock().insert(NodeId::new(2), address);
+    let identity = Arc::clone(&other.identity);
+    let peer = tokio::spawn(async move {
+        let (mut stream, _) = socket.accept().await.unwrap();
+        let hello = read_handshake(&mut stream, HELLO_MAGIC, "hello")
+            .await
+            .unwrap();
+        let answer = identity.answer(&Hello::decode(&hello).unwrap());
+        stream.write_all(&answer.encode()).await.unwrap();
+        // Up to the end that the caller makes.
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    });
+    let link = caller.link(&other, Lane::Signals);
+    let beats = async {
+        loop {
+            let short = Duration::from_millis(50);
+            assert!(link.append(heartbeat(), short).await.is_err());
+        }
+    };
+    tokio::select! {
+        ended = tokio::time::timeout(WAIT, peer) => ended.expect("the connection ends").unwrap(),
+        () = beats => {}
+    }
+}
+
 /// Proves that a slow peer is not taken for a dead one: it answers pings.
 #[tokio::test]
 async fn a_slow_peer_is_waited_for() {
