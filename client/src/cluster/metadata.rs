@@ -51,6 +51,17 @@ pub struct TopicMeta {
 }
 
 impl TopicMeta {
+    /// A broker that is cut off from the others tells old leaders, itself perhaps, for as long as it is: a leader of a lower epoch than a
+    /// known one is not taken.
+    fn keep_newer(&mut self, known: &Self) {
+        for (told, known) in self.partitions.iter_mut().zip(&known.partitions) {
+            if (0..known.leader_epoch).contains(&told.leader_epoch) {
+                told.leader = known.leader;
+                told.leader_epoch = known.leader_epoch;
+            }
+        }
+    }
+
     /// Whether it exists and has partitions.
     #[must_use]
     pub fn is_usable(&self) -> bool {
@@ -137,12 +148,15 @@ impl Metadata {
             let Some(name) = topic.name.as_ref().map(ToString::to_string) else {
                 continue;
             };
-            let meta = TopicMeta {
+            let mut meta = TopicMeta {
                 error: ErrorCode::new(topic.error_code),
                 id: topic.topic_id.to_bytes(),
                 is_internal: topic.is_internal,
                 partitions: partitions(topic)?,
             };
+            if let Some(known) = self.topics.get(&name).filter(|known| known.id == meta.id) {
+                meta.keep_newer(known);
+            }
             topics.insert(name, meta);
         }
         Ok(Self {
@@ -177,4 +191,57 @@ fn partitions(
         });
     }
     Ok(partitions)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use kafka_wire::metadata_response::{MetadataResponsePartition, MetadataResponseTopic};
+    use kafka_wire_core::StrBytes;
+
+    fn told(leaders: &[(i32, i32)]) -> MetadataResponse {
+        let mut topic = MetadataResponseTopic::default();
+        topic.name = Some(StrBytes::from("t"));
+        topic.partitions = (0..)
+            .zip(leaders)
+            .map(|(index, (leader, epoch))| {
+                let mut partition = MetadataResponsePartition::default();
+                partition.partition_index = index;
+                partition.leader_id = *leader;
+                partition.leader_epoch = *epoch;
+                partition
+            })
+            .collect();
+        let mut response = MetadataResponse::default();
+        response.topics = vec![topic];
+        response
+    }
+
+    /// Proves that a leader of a lower epoch does not replace a known one, that one of the same or a higher does, as well as none, and
+    /// that without epochs the newest answer counts.
+    #[test]
+    fn old_leaders_are_not_taken() {
+        let known = Metadata::default()
+            .merge(&told(&[(1, 5), (1, 5), (1, 5), (1, 5), (1, -1)]), true)
+            .unwrap();
+        for all in [true, false] {
+            let merged = known
+                .merge(&told(&[(2, 4), (2, 5), (2, 6), (-1, 5), (2, -1)]), all)
+                .unwrap();
+            let leaders: Vec<_> = merged.topics["t"]
+                .partitions
+                .iter()
+                .map(|partition| (partition.leader.map(NodeId::get), partition.leader_epoch))
+                .collect();
+            let expected = [
+                (Some(1), 5),
+                (Some(2), 5),
+                (Some(2), 6),
+                (None, 5),
+                (Some(2), -1),
+            ];
+            assert_eq!(leaders, expected);
+        }
+    }
 }
