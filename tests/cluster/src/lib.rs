@@ -6,6 +6,7 @@
 
 mod admin;
 mod config;
+mod frames;
 mod links;
 mod load;
 mod process;
@@ -15,6 +16,7 @@ mod scenario;
 mod wait;
 
 pub use admin::{ClusterView, GroupView};
+pub use frames::{Flip, FramePlace, frames};
 pub use load::{Load, LoadConfig};
 pub use process::Broker;
 pub use record::Recorder;

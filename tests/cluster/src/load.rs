@@ -35,8 +35,6 @@ pub(crate) const ENDED: &str = "all producers have ended";
 /// A producer sends so many at once, then pauses: at most 2,500 records a second, which two busy cores carry.
 const BURST: u64 = 10;
 const PAUSE: Duration = Duration::from_millis(4);
-/// A record is a few dozen bytes to this much more; a batch takes about twenty.
-const PADDING_MAX: usize = 150;
 const BATCH_BYTES: usize = 2048;
 /// Batches that one producer holds. A partition that waits ten seconds for a leader fills a part of it only, so that what
 /// happens to the others can be seen.
@@ -58,8 +56,10 @@ pub struct LoadConfig {
     pub producers: u32,
     /// Readers, each of all partitions from their start.
     pub readers: u32,
-    /// Partitions of the topic.
+    /// Partitions of the topic: as many as three brokers have groups.
     pub partitions: i32,
+    /// A record is a few dozen bytes to this much more; of the usual ones a batch takes about twenty.
+    pub padding_max: usize,
 }
 
 impl Default for LoadConfig {
@@ -67,7 +67,8 @@ impl Default for LoadConfig {
         Self {
             producers: 2,
             readers: 2,
-            partitions: 4,
+            partitions: 6,
+            padding_max: 150,
         }
     }
 }
@@ -96,6 +97,7 @@ struct Clients {
     cluster: Cluster,
     recorder: Recorder,
     partitions: i32,
+    padding_max: usize,
     phase: watch::Receiver<Phase>,
     /// How many, of each partition.
     acknowledged: Arc<watch::Sender<Vec<usize>>>,
@@ -119,6 +121,7 @@ impl Load {
                 cluster,
                 recorder: rig.recorder().clone(),
                 partitions: config.partitions,
+                padding_max: config.padding_max,
                 phase: phase.subscribe(),
                 acknowledged: Arc::new(watch::Sender::new(vec![
                     0;
@@ -274,7 +277,7 @@ async fn produce(clients: Clients, number: Producer) -> Result<()> {
         for _ in 0..BURST {
             let at = dice.random_range(0..answers.len());
             let partition = i32::try_from(at)?;
-            let padding = dice.random_range(0..PADDING_MAX);
+            let padding = dice.random_range(0..clients.padding_max);
             let value = format!("{}:{sequence}:{}", number.0, "x".repeat(padding)).into_bytes();
             clients.recorder.record(Event::Sent {
                 producer: number,

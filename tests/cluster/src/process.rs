@@ -45,7 +45,9 @@ impl Broker {
         }
     }
 
-    pub(crate) fn data(&self) -> PathBuf {
+    /// Its data directory.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
         self.folder.join("data")
     }
 
@@ -119,6 +121,42 @@ impl Broker {
             })
         })
         .await
+    }
+
+    /// Whether the process has ended by itself, also before.
+    pub(crate) fn has_ended(&mut self) -> Result<bool> {
+        let Some(child) = self.child.as_mut() else {
+            return Ok(true);
+        };
+        if child.try_wait()?.is_none() {
+            return Ok(false);
+        }
+        self.child = None;
+        Ok(true)
+    }
+
+    /// Waits until it says that it is ready, or has ended by itself. Whether it is ready.
+    pub(crate) async fn ready_or_ended(&mut self) -> Result<bool> {
+        let what = format!("broker {} to get ready or end", self.id);
+        until(&what, READY, async || {
+            if self.has_ended()? {
+                return Ok(Waiting::Done(false));
+            }
+            Ok(match admin::get(&self.at.admin, "/readyz").await {
+                Ok((200, _)) => Waiting::Done(true),
+                other => Waiting::NotYet(format!("{other:?}")),
+            })
+        })
+        .await
+    }
+
+    /// How often its log says so.
+    ///
+    /// # Errors
+    /// Its log cannot be read.
+    pub fn says(&self, what: &str) -> Result<usize> {
+        let text = read_lossy(&self.log_path())?;
+        Ok(text.lines().filter(|line| line.contains(what)).count())
     }
 
     /// What it says of the cluster.

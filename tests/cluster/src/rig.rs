@@ -40,6 +40,7 @@ pub struct Rig {
     brokers: BTreeMap<i32, Broker>,
     links: Links,
     recorder: Recorder,
+    excused: Vec<&'static str>,
     folder: TempDir,
 }
 
@@ -76,6 +77,7 @@ impl Rig {
             brokers,
             links,
             recorder: Recorder::default(),
+            excused: Vec::new(),
             folder,
         })
     }
@@ -192,6 +194,35 @@ impl Rig {
         Ok(())
     }
 
+    /// Waits until a started broker is ready, or has ended by itself. Whether it is ready.
+    ///
+    /// # Errors
+    /// Neither in time.
+    pub async fn ready_or_ended(&mut self, id: i32) -> Result<bool> {
+        let found = self.brokers.get_mut(&id);
+        let broker = found.with_context(|| format!("there is no broker {id}"))?;
+        let ready = broker.ready_or_ended().await?;
+        let how = if ready { "is ready" } else { "has ended" };
+        self.recorder.note(format!("broker {id} {how}"));
+        Ok(ready)
+    }
+
+    /// Whether a broker has ended by itself.
+    ///
+    /// # Errors
+    /// There is none with this id.
+    pub fn has_ended(&mut self, id: i32) -> Result<bool> {
+        let found = self.brokers.get_mut(&id);
+        found
+            .with_context(|| format!("there is no broker {id}"))?
+            .has_ended()
+    }
+
+    /// Errors in brokers' logs with these words are wanted.
+    pub fn excuse(&mut self, words: &'static str) {
+        self.excused.push(words);
+    }
+
     /// kill -9.
     ///
     /// # Errors
@@ -280,7 +311,8 @@ impl Rig {
     /// Whether the brokers' logs are what brokers in good order write.
     pub(crate) fn in_order(&self) -> Result<()> {
         for (id, broker) in &self.brokers {
-            let complaints = broker.complaints()?;
+            let mut complaints = broker.complaints()?;
+            complaints.retain(|line| !self.excused.iter().any(|words| line.contains(words)));
             let shown = complaints.get(..COMPLAINTS_MAX).unwrap_or(&complaints);
             ensure!(
                 complaints.is_empty(),

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -60,7 +61,8 @@ fn in_runtime(
         if let (Ok(()), Some(report)) = (&result, std::env::var_os("CLUSTER_REPORT")) {
             rig.report(name, &report)?;
         }
-        Ok(result.map_err(|error| Failure(rig.failed(&error))))
+        let again = format!("CLUSTER_SEED={} CLUSTER_ROUNDS={}", seed()?, rounds(0)?);
+        Ok(result.map_err(|error| Failure(format!("{}\n== {again}", rig.failed(&error)))))
     })
 }
 
@@ -81,6 +83,12 @@ fn number<T: std::str::FromStr>(name: &str, usual: T) -> Result<T> {
     }
 }
 
+/// `CLUSTER_SEED`, or a number that is told when a scenario fails.
+fn seed() -> Result<u64> {
+    static ELSE: LazyLock<u64> = LazyLock::new(|| StdRng::from_os_rng().random_range(0..1_000_000));
+    number("CLUSTER_SEED", *ELSE).context("seed")
+}
+
 /// Random moments, from `CLUSTER_SEED`.
 pub struct Dice(StdRng);
 
@@ -90,14 +98,18 @@ impl Dice {
     /// # Errors
     /// The variable is no number.
     pub fn new() -> Result<Self> {
-        let seed = number("CLUSTER_SEED", 1).context("seed")?;
-        Ok(Self(StdRng::seed_from_u64(seed)))
+        Ok(Self(StdRng::seed_from_u64(seed()?)))
     }
 
     /// One of several.
     pub fn one_of<T: Copy>(&mut self, several: &[T]) -> Option<T> {
         let last = several.len().checked_sub(1)?;
         several.get(self.0.random_range(0..=last)).copied()
+    }
+
+    /// A number below `end`, which is not 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        self.0.random_range(0..end)
     }
 
     /// Lets a random time pass.
@@ -143,7 +155,7 @@ mod tests {
         let history = std::fs::read_to_string(folder.join("history.txt")).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         assert!(page.starts_with("on purpose\n== the history says\n1 violations\n"));
-        assert!(page.ends_with(&format!("== kept: {}", folder.display())));
+        assert!(page.contains(&format!("== kept: {}\n== CLUSTER_SEED=", folder.display())));
         assert!(history.contains("reader 7 gets offset 0"));
     }
 

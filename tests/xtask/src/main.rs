@@ -13,6 +13,7 @@
 mod numbers;
 mod run;
 mod setup;
+mod soak;
 mod steps;
 
 use std::process::ExitCode;
@@ -24,6 +25,10 @@ cargo xtask lint             cargo fmt --check and clippy, warnings are errors
 cargo xtask fmt              format the code
 cargo xtask clients [NAME]…  only the client tests (all, or those named)
 cargo xtask cluster [NAME]…  only the cluster scenarios (all, or those named)
+cargo xtask failover [--kills N] [--seed S]
+                             how long writes pause when a leader is killed or paused: N faults (20), about ten seconds each
+cargo xtask soak [--kills N] [--seed S]
+                             every cluster scenario with 20 faults, then N kills of leaders (1000): hours
 cargo xtask numbers [--rounds N] [--dir DIR] [--elsewhere DIR]
                              measure the README's table: a few minutes a round, on a machine that does nothing else.
                              DIR is on the disk that is measured, the other (/dev/shm) on another device";
@@ -38,6 +43,20 @@ fn main() -> ExitCode {
         ["fmt"] => steps::fmt(),
         ["clients", names @ ..] => steps::clients(names),
         ["cluster", names @ ..] => steps::cluster(names),
+        ["failover", words @ ..] => match soak::Settings::parse(words, 20) {
+            Some(settings) => steps::failover(settings),
+            None => {
+                eprintln!("{USAGE}");
+                return ExitCode::from(2);
+            }
+        },
+        ["soak", words @ ..] => match soak::Settings::parse(words, 1000) {
+            Some(settings) => steps::soak(settings),
+            None => {
+                eprintln!("{USAGE}");
+                return ExitCode::from(2);
+            }
+        },
         ["numbers", words @ ..] => match numbers::Settings::parse(words) {
             Some(settings) => steps::numbers(settings),
             None => {

@@ -13,9 +13,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::numbers::{self, Settings};
+use crate::numbers;
 use crate::run::{OnFailure, Step};
 use crate::setup;
+use crate::soak::{Run, Settings};
 
 pub(crate) fn test() -> Vec<Step> {
     let mut steps = setup();
@@ -81,8 +82,26 @@ pub(crate) fn cluster(names: &[&str]) -> Vec<Step> {
     ]
 }
 
+/// Kills and pauses leaders of a cluster under load, and tells how long writes paused.
+pub(crate) fn failover(settings: Settings) -> Vec<Step> {
+    vec![
+        step("build", OnFailure::Stop, build),
+        step("failover", OnFailure::Stop, move || {
+            many(&[settings.failover()])
+        }),
+    ]
+}
+
+/// The long form of the cluster scenarios.
+pub(crate) fn soak(settings: Settings) -> Vec<Step> {
+    vec![
+        step("build", OnFailure::Stop, build),
+        step("soak", OnFailure::Stop, move || many(&settings.soak())),
+    ]
+}
+
 /// Builds the release binary, then measures with it.
-pub(crate) fn numbers(settings: Settings) -> Vec<Step> {
+pub(crate) fn numbers(settings: numbers::Settings) -> Vec<Step> {
     vec![
         step("release build", OnFailure::Stop, || {
             cargo(&["build", "--release", "--package", "tidelog"])
@@ -154,6 +173,36 @@ fn scenarios(names: &[String]) -> Result<()> {
     let broker = keep(programs.path(), "tidelog")?;
     let mut command = cargo_command(&SCENARIOS)?;
     checked(command.args(names).env("TIDELOG_BIN", broker))
+}
+
+/// Runs of scenarios one after the other, each scenario alone on the machine, with what each says of its pauses.
+fn many(runs: &[Run]) -> Result<()> {
+    let folder = tempfile::tempdir().context("temporary directory for the programs")?;
+    let broker = keep(folder.path(), "tidelog")?;
+    for (number, run) in runs.iter().enumerate() {
+        println!("run {} of {}: {run:?}", number + 1, runs.len());
+        let report = folder.path().join(format!("pauses-{number}"));
+        let mut command = cargo_command(&SCENARIOS)?;
+        command
+            .arg("--test-threads=1")
+            .args(&run.names)
+            .envs(run.environment())
+            .env("TIDELOG_BIN", &broker)
+            .env("CLUSTER_REPORT", &report);
+        checked(&mut command)?;
+        // A scenario without faults that writes wait for says nothing.
+        if let Ok(text) = std::fs::read_to_string(&report) {
+            print!("{text}");
+        }
+        for left in std::fs::read_dir(folder.path())? {
+            let left = left?.path();
+            // Histories of hours would fill the disk.
+            if left.extension().is_some_and(|ending| ending == "txt") {
+                std::fs::remove_file(left)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A SeaweedFS that ends with this value.

@@ -6,3 +6,4 @@
 
 mod one;
 mod three;
+mod three_disks;
