@@ -1,5 +1,6 @@
 //! Errors of the admin routes: a status, a stable code, a text that says what to do.
 
+use super::health::Reason;
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -40,6 +41,18 @@ impl Failure {
 
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    pub(super) fn starting(reasons: &[Reason]) -> Self {
+        let why: Vec<_> = reasons
+            .iter()
+            .map(|reason| reason.message.as_str())
+            .collect();
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "starting",
+            format!("the broker is starting: {}", why.join("; ")),
+        )
     }
 
     pub(super) fn not_waiting(broker: i32) -> Self {

@@ -1,6 +1,6 @@
 //! Liveness, readiness, and warnings.
 //!
-//! Ready means: this broker serves appends and tail reads. Recovered, a leader known for every group, listeners open, room on
+//! While a broker starts, part `start` says what it waits for. Ready means: this broker serves appends and tail reads. Recovered, a leader known for every group, listeners open, room on
 //! the disk, and the store has worked since the start. What it can go on without, such as the store later on, is a warning: an
 //! outage of the store concerns all brokers at once, and a load balancer must not take them all out for it.
 //! Spec: docs/operating/health.md
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::IntoResponse;
 use parking_lot::Mutex;
 use serde::Serialize;
 
@@ -91,6 +92,11 @@ pub(super) struct Ready {
 
 pub(super) async fn livez() -> &'static str {
     "ok\n"
+}
+
+/// While the broker starts.
+pub(super) fn starting(health: &Health) -> impl IntoResponse + use<> {
+    answer(health.reasons(), health.warnings())
 }
 
 pub(super) async fn readyz(State(state): State<AdminState>) -> (StatusCode, Json<Ready>) {

@@ -3,42 +3,81 @@
 use std::net::SocketAddr;
 
 use axum::Router as Routes;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use std::sync::{Arc, OnceLock};
 use tidelog_env::{Accepted, Listener, Tasks};
+use tower_service::Service as _;
 
 use super::AdminState;
+use super::error::Failure;
+use super::health::Health;
 use super::{archive, cluster, health, members, scrape, tier};
 
 /// Largest request body: the requests are a few fields of JSON.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// A running admin listener.
-#[derive(Clone, Copy, Debug)]
+/// A running admin listener. Until [`AdminServer::open`] it answers health alone.
+#[derive(Clone)]
 pub struct AdminServer {
     /// Its address, with the port that was chosen where 0 was configured.
     pub address: SocketAddr,
+    gate: Gate,
 }
 
-/// Serves `listener` until `tasks` stop.
+/// What is served: nothing but health while the broker starts, then all routes.
+#[derive(Clone)]
+struct Gate {
+    health: Health,
+    routes: Arc<OnceLock<Routes>>,
+}
+
+impl AdminServer {
+    /// Serves all routes from now on.
+    pub fn open(&self, state: AdminState) {
+        // Opened twice: the first routes stay.
+        let _ = self.gate.routes.set(routes(state));
+    }
+}
+
+/// Serves `listener` until `tasks` stop: that the process lives, and what it waits for according to `health`.
 ///
 /// # Errors
 /// The listener has no address.
 pub fn serve(
     listener: Box<dyn Listener>,
-    state: AdminState,
+    health: Health,
     tasks: &Tasks,
 ) -> std::io::Result<AdminServer> {
     let address = listener.local_addr()?;
-    let routes = routes(state);
+    let gate = Gate {
+        health,
+        routes: Arc::default(),
+    };
+    let routes = Routes::new().fallback(pass).with_state(gate.clone());
     tasks.spawn("admin", async move {
         if let Err(error) = axum::serve(HandedIn(listener), routes).await {
             tracing::error!("the admin listener ended: {error}");
         }
     });
-    Ok(AdminServer { address })
+    Ok(AdminServer { address, gate })
+}
+
+/// To the routes, or what can be said without them.
+async fn pass(State(gate): State<Gate>, request: Request) -> Response {
+    if let Some(routes) = gate.routes.get() {
+        return match routes.clone().call(request).await {
+            Ok(answer) => answer,
+            Err(never) => match never {},
+        };
+    }
+    match request.uri().path() {
+        "/livez" => health::livez().await.into_response(),
+        "/readyz" => health::starting(&gate.health).into_response(),
+        _ => Failure::starting(&gate.health.reasons()).into_response(),
+    }
 }
 
 fn routes(state: AdminState) -> Routes {

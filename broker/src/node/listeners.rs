@@ -12,7 +12,7 @@ use super::groups::NodeGroups;
 use super::identity::Identity;
 use super::peers::{Peers, SERVICE_FLUSH};
 use super::store::NodeStore;
-use crate::admin::{self, AdminState, FlushLink, FlushService};
+use crate::admin::{self, AdminServer, AdminState, FlushLink, FlushService, Health};
 use crate::api::{AnswerMemory, ApiConfig, Broker};
 use crate::config::Config;
 use crate::metadata::MetadataMachine;
@@ -49,6 +49,7 @@ pub(super) struct Served<'a> {
     pub(super) store: &'a NodeStore,
     pub(super) groups: &'a NodeGroups,
     pub(super) refusing: Arc<AtomicBool>,
+    pub(super) admin: &'a AdminServer,
     pub(super) tasks: &'a Tasks,
 }
 
@@ -95,10 +96,25 @@ fn metrics(net: &NetMetrics, peers: Option<&Arc<Peers>>) -> Arc<Metrics> {
     }))
 }
 
-/// Opens both listeners.
-pub(super) async fn serve(
-    served: Served<'_>,
-) -> Result<(SocketAddr, SocketAddr, Listeners), StartError> {
+/// Opens the admin listener, which answers health alone until everything is there.
+pub(super) async fn open_admin(
+    config: &Config,
+    world: &World,
+    health: &Health,
+    tasks: &Tasks,
+) -> Result<AdminServer, StartError> {
+    let address = resolve(&config.admin.listen, "admin.listen")?;
+    let failed = |error| StartError::Listen {
+        address: config.admin.listen.clone(),
+        key: "admin.listen",
+        error,
+    };
+    let listener = world.network.listen(address).await.map_err(failed)?;
+    admin::serve(listener, health.clone(), tasks).map_err(failed)
+}
+
+/// Opens the Kafka listener, and all of the admin routes.
+pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, Listeners), StartError> {
     let Served {
         config,
         world,
@@ -107,18 +123,11 @@ pub(super) async fn serve(
         store,
         groups,
         refusing,
+        admin,
         tasks,
     } = served;
     let net_metrics = NetMetrics::default();
     let metrics = metrics(&net_metrics, peers);
-    let admin_address = resolve(&config.admin.listen, "admin.listen")?;
-    let admin_failed = |error| StartError::Listen {
-        address: config.admin.listen.clone(),
-        key: "admin.listen",
-        error,
-    };
-    let admin_listener = world.network.listen(admin_address).await;
-    let admin_listener = admin_listener.map_err(admin_failed)?;
     let broker = Broker {
         router: groups.router.clone(),
         coordinators: groups.coordinators.clone(),
@@ -161,11 +170,11 @@ pub(super) async fn serve(
             cluster_name: config.cluster.name.clone(),
             zone: config.node.zone.clone(),
             kafka: kafka_address.to_string(),
-            admin: admin_address.to_string(),
+            admin: admin.address.to_string(),
         }),
     };
-    let admin = admin::serve(admin_listener, state, tasks).map_err(admin_failed)?;
-    Ok((kafka_address, admin.address, Listeners { kafka }))
+    admin.open(state);
+    Ok((kafka_address, Listeners { kafka }))
 }
 
 /// Answers flushes of other brokers, and knows where to send one.

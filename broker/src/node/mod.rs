@@ -19,6 +19,7 @@ mod store_watch;
 
 use std::sync::Arc;
 
+use crate::admin::{AdminServer, Health};
 use crate::config::Config;
 use tidelog_env::disk::{DirLock, Disk};
 use tidelog_env::{Clock, Network, Random, Tasks};
@@ -28,6 +29,9 @@ use tokio::sync::watch;
 pub use error::StartError;
 pub use identity::Identity;
 pub use store::probe_store;
+
+/// The part of health that says what a start waits for.
+const START: &str = "start";
 
 /// The world a node lives in. A simulation hands in its own.
 #[derive(Clone)]
@@ -77,17 +81,34 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a broker: recovers its groups, then opens its listeners. Ready when it returns.
+    /// Starts a broker: recovers its groups, then opens its listeners. Ready when it returns; that it lives, and what it waits for, is told
+    /// from the beginning.
     ///
     /// # Errors
     /// [`StartError`]; nothing is left running.
     pub async fn start(config: Config, world: World) -> Result<Self, StartError> {
         let dir = config.node.data_dir.clone();
         let lock = lock_directory(&world, &dir)?;
-        let (identity, peers) = join(&config, &world).await?;
-        let tasks = Tasks::new();
-        let started = Self::start_in(&config, &world, identity, peers.as_ref(), &tasks).await;
-        match started {
+        let (tasks, health) = (Tasks::new(), Health::default());
+        health.not_ready(START, "looking for the cluster");
+        let admin = listeners::open_admin(&config, &world, &health, &tasks).await?;
+        let (identity, peers) = match join(&config, &world, &health).await {
+            Ok(joined) => joined,
+            Err(error) => {
+                tasks.stop().await;
+                return Err(error);
+            }
+        };
+        let starting = Starting {
+            config: &config,
+            world: &world,
+            identity,
+            peers: peers.as_ref(),
+            health,
+            admin: &admin,
+            tasks: &tasks,
+        };
+        match starting.start().await {
             Ok((addresses, fatal, groups, listeners)) => Ok(Self {
                 addresses,
                 fatal,
@@ -105,58 +126,6 @@ impl Node {
                 if let Some(peers) = peers {
                     peers.stop().await;
                 }
-                Err(error)
-            }
-        }
-    }
-
-    /// Everything after this broker knows its cluster.
-    async fn start_in(
-        config: &Config,
-        world: &World,
-        identity: Identity,
-        peers: Option<&Arc<peers::Peers>>,
-        tasks: &Tasks,
-    ) -> Result<Started, StartError> {
-        let (fatal_sender, fatal) = watch::channel(None);
-        let store = Arc::new(store::open(config, world, identity, tasks)?);
-        let reserve = config.log.reserve_bytes;
-        let (disk, health) = (Arc::clone(&world.disk), store.health.clone());
-        let dir = config.node.data_dir.clone();
-        let refusing = disk_guard::start(disk, dir, reserve, health, tasks);
-        let parts = groups::Parts {
-            config,
-            world,
-            identity,
-            peers,
-            store: &store,
-            fatal: &fatal_sender,
-            tasks,
-        };
-        let groups = groups::start(parts).await?;
-        let served = listeners::Served {
-            config,
-            world,
-            identity,
-            peers,
-            store: &store,
-            groups: &groups,
-            refusing,
-            tasks,
-        };
-        match listeners::serve(served).await {
-            Ok((kafka, admin, listeners)) => {
-                let addresses = Addresses {
-                    kafka,
-                    admin,
-                    store: store.url.clone(),
-                    identity,
-                };
-                Ok((addresses, fatal, groups, listeners))
-            }
-            Err(error) => {
-                tasks.stop().await;
-                groups.stop().await;
                 Err(error)
             }
         }
@@ -197,10 +166,85 @@ type Started = (
     listeners::Listeners,
 );
 
+/// A broker that knows its cluster.
+struct Starting<'a> {
+    config: &'a Config,
+    world: &'a World,
+    identity: Identity,
+    peers: Option<&'a Arc<peers::Peers>>,
+    health: Health,
+    admin: &'a AdminServer,
+    tasks: &'a Tasks,
+}
+
+impl Starting<'_> {
+    /// Everything after this broker knows its cluster.
+    async fn start(self) -> Result<Started, StartError> {
+        let Self {
+            config,
+            world,
+            identity,
+            peers,
+            health,
+            admin,
+            tasks,
+        } = self;
+        let (fatal_sender, fatal) = watch::channel(None);
+        let store = store::open(config, world, identity, health.clone(), tasks)?;
+        let store = Arc::new(store);
+        let (disk, dir) = (Arc::clone(&world.disk), config.node.data_dir.clone());
+        let reserve = config.log.reserve_bytes;
+        let refusing = disk_guard::start(disk, dir, reserve, health.clone(), tasks);
+        health.not_ready(
+            START,
+            "recovering the placement groups, and looking for the leader of metadata",
+        );
+        let parts = groups::Parts {
+            config,
+            world,
+            identity,
+            peers,
+            store: &store,
+            fatal: &fatal_sender,
+            tasks,
+        };
+        let groups = groups::start(parts).await?;
+        let served = listeners::Served {
+            config,
+            world,
+            identity,
+            peers,
+            store: &store,
+            groups: &groups,
+            refusing,
+            admin,
+            tasks,
+        };
+        match listeners::serve(served).await {
+            Ok((kafka, listeners)) => {
+                health.ready(START);
+                let addresses = Addresses {
+                    kafka,
+                    admin: admin.address,
+                    store: store.url.clone(),
+                    identity,
+                };
+                Ok((addresses, fatal, groups, listeners))
+            }
+            Err(error) => {
+                tasks.stop().await;
+                groups.stop().await;
+                Err(error)
+            }
+        }
+    }
+}
+
 /// Who this broker is, and its cluster: made here for a cluster of one, found together with the other seeds else.
 async fn join(
     config: &Config,
     world: &World,
+    health: &Health,
 ) -> Result<(Identity, Option<Arc<peers::Peers>>), StartError> {
     let seeds = config.seeds();
     let node = NodeId::new(config.node.id);
@@ -212,7 +256,7 @@ async fn join(
         None
     } else {
         Some(Arc::new(
-            peers::Peers::start(config, world, &mut directory).await?,
+            peers::Peers::start(config, world, health, &mut directory).await?,
         ))
     };
     let cluster = directory

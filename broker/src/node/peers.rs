@@ -10,6 +10,7 @@ use super::error::StartError;
 use super::formation::{Asker, Formation, Founding};
 use super::identity::Directory;
 use super::listeners::resolve;
+use crate::admin::Health;
 use crate::config::Config;
 use crate::peer::{
     CallService, CallServices, Caller, PeerConfig, PeerGroups, PeerIdentity, PeerListener,
@@ -57,6 +58,7 @@ impl Peers {
     pub(super) async fn start(
         config: &Config,
         world: &World,
+        health: &Health,
         directory: &mut Directory,
     ) -> Result<Self, StartError> {
         let seeds = config.seeds();
@@ -100,15 +102,14 @@ impl Peers {
             world,
             transport: &transport,
             formation: &formation,
+            health,
         };
-        let record = match asker.form(directory).await {
-            Ok(record) => record,
-            Err(error) => {
-                listener.stop().await;
-                tasks.stop().await;
-                return Err(error);
-            }
-        };
+        let formed = asker.form(directory).await;
+        if formed.is_err() {
+            listener.stop().await;
+            tasks.stop().await;
+        }
+        let record = formed?;
         identity.join(record.cluster());
         book.join(record.clone());
         Ok(Self {

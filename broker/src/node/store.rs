@@ -89,6 +89,7 @@ pub(super) fn open(
     config: &Config,
     world: &World,
     identity: Identity,
+    health: Health,
     tasks: &Tasks,
 ) -> Result<NodeStore, StartError> {
     let url = url(config)?;
@@ -102,7 +103,6 @@ pub(super) fn open(
         reader_config,
         tasks.clone(),
     ));
-    let health = Health::default();
     let watched = Watched {
         store: tier.clone(),
         url: url.clone(),

@@ -25,6 +25,7 @@ mod health;
 mod majority;
 mod members;
 mod produce;
+mod starting;
 mod three;
 
 const WITHIN: Duration = Duration::from_secs(30);

@@ -8,11 +8,13 @@ mod candidates;
 mod decide;
 mod record;
 
+use super::START;
 use super::World;
 use super::book::Book;
 use super::error::StartError;
 use super::identity::{self, Directory};
 use super::peers::SERVICE_FORMATION;
+use crate::admin::Health;
 use crate::config::Config;
 use crate::peer::{CallService, Caller, PeerTarget, PeerTransport};
 use bytes::Bytes;
@@ -112,9 +114,22 @@ pub(super) struct Asker<'a> {
     pub(super) world: &'a World,
     pub(super) transport: &'a PeerTransport,
     pub(super) formation: &'a Formation,
+    pub(super) health: &'a Health,
 }
 
 impl Asker<'_> {
+    /// Tells a state when it is new, and again from time to time.
+    fn say(&self, said: &mut Option<(String, Instant)>, text: String) {
+        self.health.not_ready(START, text.as_str());
+        let known = said
+            .as_ref()
+            .is_some_and(|(last, at)| *last == text && at.elapsed() < SAY_PAUSE);
+        if !known {
+            tracing::warn!("{text}");
+            *said = Some((text, Instant::now()));
+        }
+    }
+
     /// Waits until this broker is in a cluster; its record is durable then. Waits for as long as seeds are missing, and a broker that no
     /// cluster knows until an operator takes it in.
     pub(super) async fn form(&self, directory: &mut Directory) -> Result<Founding, StartError> {
@@ -139,11 +154,11 @@ impl Asker<'_> {
                          members: waiting to be taken in. If it is new, or has lost its disk, run `tidelog cluster add {node}`; else \
                          stop it and start it with the data directory it had"
                     );
-                    say(&mut said, text);
+                    self.say(&mut said, text);
                     None
                 }
                 Decision::Disagree(text) => {
-                    say(&mut said, text);
+                    self.say(&mut said, text);
                     None
                 }
                 Decision::Wait(missing) if missing.is_empty() => None,
@@ -153,7 +168,7 @@ impl Asker<'_> {
                         "no cluster yet: waiting for the brokers {} of cluster.seeds",
                         missing.join(", ")
                     );
-                    say(&mut said, text);
+                    self.say(&mut said, text);
                     None
                 }
             };
@@ -226,16 +241,5 @@ impl Asker<'_> {
                 None
             }
         }
-    }
-}
-
-/// Tells a state when it is new, and again from time to time.
-fn say(said: &mut Option<(String, Instant)>, text: String) {
-    let known = said
-        .as_ref()
-        .is_some_and(|(last, at)| *last == text && at.elapsed() < SAY_PAUSE);
-    if !known {
-        tracing::warn!("{text}");
-        *said = Some((text, Instant::now()));
     }
 }

@@ -3,6 +3,7 @@
 //! Owns: the first commands of a cluster and of a start.
 //! Spec: docs/protocols/cluster-formation.md (bootstrap), docs/protocols/membership.md
 
+use super::super::START;
 use super::super::error::StartError;
 use super::super::formation::MemberRecord;
 use super::super::listeners::split;
@@ -170,14 +171,14 @@ async fn propose(
         if parts.peers.is_none() || matches!(error, ProposeError::Fatal(_)) {
             return Err(StartError::Metadata(error.to_string()));
         }
+        let text = if metadata.group.is_taken_in() {
+            "the cluster has no leader for its metadata, is a majority of the brokers up?"
+        } else {
+            "waiting for the leader of metadata to take this broker in"
+        };
+        parts.store.health.not_ready(START, text);
         if said.elapsed() >= SAY_PAUSE {
-            if metadata.group.is_taken_in() {
-                tracing::warn!(
-                    "the cluster has no leader for its metadata, is a majority of the brokers up? ({error})"
-                );
-            } else {
-                tracing::warn!("waiting for the leader of metadata to take this broker in");
-            }
+            tracing::warn!("{text} ({error})");
             said = Instant::now();
         }
         tokio::time::sleep(parts.world.random.jitter(SET_UP_PAUSE)).await;

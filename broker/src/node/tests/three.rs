@@ -3,6 +3,7 @@
 use super::*;
 use crate::wire::messages::{FindCoordinatorRequest, MetadataRequest, MetadataResponse};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU16, Ordering};
 use tidelog_client::consumer::{Consumer, ConsumerConfig, Event, Start, TopicPartition};
 use tidelog_client::producer::{NewRecord, Producer, ProducerConfig};
 use tidelog_client::{Cluster, ClusterConfig};
@@ -21,16 +22,22 @@ pub(super) struct Three {
     pub(super) set: Vec<String>,
 }
 
-/// Ports that are free now.
+/// Ports that are free now, and that the system gives to nobody by itself: a connection of another test must not take one meanwhile.
 pub(super) fn free_ports() -> [u16; 3] {
-    let held: Vec<_> = (0..3)
-        .map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap())
-        .collect();
-    let ports: Vec<_> = held
-        .iter()
-        .map(|at| at.local_addr().unwrap().port())
-        .collect();
-    ports.try_into().unwrap()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    const FIRST: u16 = 10_000;
+    const COUNT: u16 = 20_000;
+    let start = u16::try_from(std::process::id() % u32::from(COUNT)).unwrap();
+    let mut free = std::iter::repeat_with(|| {
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let at = (u32::from(start) + u32::from(next)) % u32::from(COUNT);
+        FIRST + u16::try_from(at).unwrap()
+    });
+    let mut port = || {
+        let held = free.find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok());
+        held.unwrap()
+    };
+    [port(), port(), port()]
 }
 
 impl Three {
