@@ -44,11 +44,23 @@ pub struct ConfigEntry {
 }
 
 impl Cluster {
-    /// Creates a topic; it is in the metadata when this returns. Not tried again once it may have happened.
+    /// Creates a topic with the cluster's default number of copies; it is in the metadata when this returns. Not tried again once it may
+    /// have happened.
     pub async fn create_topic(
         &self,
         name: &str,
         partitions: i32,
+        configs: &[(String, String)],
+    ) -> Result<(), Error> {
+        self.create_topic_with(name, partitions, -1, configs).await
+    }
+
+    /// The same with so many copies of every partition; -1 is the default.
+    pub async fn create_topic_with(
+        &self,
+        name: &str,
+        partitions: i32,
+        copies: i16,
         configs: &[(String, String)],
     ) -> Result<(), Error> {
         let what = format!("create topic '{name}'");
@@ -60,7 +72,7 @@ impl Cluster {
                 let mut topic = CreatableTopic::default();
                 topic.name = StrBytes::from(name);
                 topic.num_partitions = partitions;
-                topic.replication_factor = -1;
+                topic.replication_factor = copies;
                 topic.configs = configs
                     .iter()
                     .map(|(key, value)| config(key, value))

@@ -11,10 +11,10 @@ use super::context::Broker;
 use crate::error::ErrorCode;
 use crate::metadata::{
     ConfigError, MAX_MESSAGE_BYTES, Refusal, TOPIC_PARTITIONS_MAX, check_configs,
-    check_message_bytes, check_topic_name,
+    check_message_bytes, check_topic_name, copies_default,
 };
 use crate::placement::ProposeError;
-use crate::router::{NewTopic, TopicError};
+use crate::router::{NewTopic, Placement, TopicError};
 use crate::wire::messages::create_topics_request::CreatableTopic;
 use crate::wire::messages::create_topics_response::{CreatableTopicConfigs, CreatableTopicResult};
 use crate::wire::messages::delete_topics_request::DeleteTopicState;
@@ -23,7 +23,7 @@ use crate::wire::messages::{
     CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest, DeleteTopicsResponse, StrBytes,
     topic_id, wire_topic_id,
 };
-use tidelog_model::TopicId;
+use tidelog_model::{NodeId, TopicId};
 use tokio::time::Instant;
 
 type Refused = (ErrorCode, String);
@@ -71,6 +71,8 @@ fn topic_error(error: &TopicError) -> Refused {
     let code = match error {
         TopicError::Refused(refusal) => refusal_code(refusal),
         TopicError::Unknown => ErrorCode::UnknownTopicOrPartition,
+        TopicError::TooFewBrokers { .. } => ErrorCode::InvalidReplicationFactor,
+        TopicError::NoSuchReplicas { .. } => ErrorCode::InvalidReplicaAssignment,
         TopicError::Propose(error) => metadata_code(error),
     };
     (code, error.to_string())
@@ -83,6 +85,7 @@ pub(super) async fn create_on_demand(broker: &Broker, name: &str) -> Result<(), 
     let topic = NewTopic {
         name: name.to_owned(),
         partitions,
+        placement: Placement::Copies(None),
         configs: BTreeMap::new(),
     };
     let deadline = Instant::now() + ON_DEMAND_WITHIN;
@@ -123,7 +126,7 @@ pub(super) async fn create(broker: &Broker, request: CreateTopicsRequest) -> Cre
             Ok((id, wanted)) => {
                 result.topic_id = id.map(wire_topic_id).unwrap_or_default();
                 result.num_partitions = i32::try_from(wanted.partitions).unwrap_or(i32::MAX);
-                result.replication_factor = replication_factor(broker);
+                result.replication_factor = copies(broker, &wanted.placement);
                 result.configs = Some(described(&wanted.configs).map(config_result).collect());
             }
             Err((code, text)) => {
@@ -169,14 +172,15 @@ async fn create_one(
 fn check(broker: &Broker, topic: &CreatableTopic) -> Result<NewTopic, Refused> {
     check_topic_name(topic.name.as_str())
         .map_err(|error| (ErrorCode::InvalidTopic, error.to_string()))?;
-    let partitions = if topic.assignments.is_empty() {
-        check_replication(broker, topic.replication_factor)?;
-        match topic.num_partitions {
+    let (partitions, placement) = if topic.assignments.is_empty() {
+        let copies = check_replication(broker, topic.replication_factor)?;
+        let count = match topic.num_partitions {
             -1 => broker.config.default_partitions,
             count => count,
-        }
+        };
+        (count, Placement::Copies(copies))
     } else {
-        check_assignments(broker, topic)?
+        check_assignments(topic)?
     };
     let partitions = usize::try_from(partitions).unwrap_or(0);
     if partitions == 0 || partitions > TOPIC_PARTITIONS_MAX {
@@ -202,59 +206,79 @@ fn check(broker: &Broker, topic: &CreatableTopic) -> Result<NewTopic, Refused> {
     Ok(NewTopic {
         name: topic.name.as_str().to_owned(),
         partitions,
+        placement,
         configs,
     })
 }
 
-/// Copies of every partition.
-fn replication_factor(broker: &Broker) -> i16 {
-    i16::try_from(broker.router.replication_factor()).unwrap_or(i16::MAX)
+/// Copies of the partitions of a topic that was placed so.
+fn copies(broker: &Broker, placement: &Placement) -> i16 {
+    let copies = match placement {
+        Placement::Copies(copies) => copies.unwrap_or_else(|| broker.router.copies_default()),
+        Placement::On(nodes) => nodes.first().map_or(0, Vec::len),
+    };
+    i16::try_from(copies).unwrap_or(i16::MAX)
 }
 
-fn check_replication(broker: &Broker, factor: i16) -> Result<(), Refused> {
-    let real = replication_factor(broker);
-    if factor == -1 || factor == real {
-        return Ok(());
+/// Numbers of copies that lose nothing against the next larger one: a majority of four is as many as of five.
+const COPIES: [usize; 3] = [1, 3, 5];
+
+/// `None`: the default.
+fn check_replication(broker: &Broker, factor: i16) -> Result<Option<usize>, Refused> {
+    if factor == -1 {
+        return Ok(None);
     }
+    let (brokers, default) = broker.router.image(|image| {
+        let open = image.members().values().filter(|member| !member.draining);
+        (open.count(), copies_default(image))
+    });
+    let wanted = usize::try_from(factor).unwrap_or(0);
+    if wanted == default || (COPIES.contains(&wanted) && wanted <= brokers) {
+        return Ok(Some(wanted));
+    }
+    let possible: Vec<String> = COPIES
+        .into_iter()
+        .filter(|copies| *copies <= brokers)
+        .map(|copies| copies.to_string())
+        .collect();
     let text = format!(
-        "replication factor {factor} is not possible: every partition of this cluster has {real} {}; ask for {real} or for the default, -1",
-        if real == 1 { "copy" } else { "copies" }
+        "replication factor {factor} is not possible: this cluster of {brokers} {} takes {}, or -1 for its default, {default}",
+        if brokers == 1 { "broker" } else { "brokers" },
+        possible.join(", "),
     );
     Err((ErrorCode::InvalidReplicationFactor, text))
 }
 
-/// Explicit assignments: each partition once, numbered from 0, on all brokers that keep copies.
-fn check_assignments(broker: &Broker, topic: &CreatableTopic) -> Result<i32, Refused> {
-    let replicas: BTreeSet<i32> = broker.router.image(|image| {
-        let nodes = image.groups().values().flatten();
-        nodes.map(|node| node.get()).collect()
-    });
-    let mut indexes: Vec<i32> = topic
-        .assignments
+/// Explicit assignments: each partition once, numbered from 0, all with as many copies.
+fn check_assignments(topic: &CreatableTopic) -> Result<(i32, Placement), Refused> {
+    let mut assignments: Vec<_> = topic.assignments.iter().collect();
+    assignments.sort_unstable_by_key(|assignment| assignment.partition_index);
+    let indexes = assignments
         .iter()
-        .map(|assignment| assignment.partition_index)
+        .map(|assignment| assignment.partition_index);
+    let numbered = indexes.eq(0..i32::try_from(assignments.len()).unwrap_or(i32::MAX));
+    let nodes: Vec<Vec<NodeId>> = assignments
+        .iter()
+        .map(|assignment| {
+            let ids: BTreeSet<i32> = assignment.broker_ids.iter().copied().collect();
+            ids.into_iter().map(NodeId::new).collect()
+        })
         .collect();
-    indexes.sort_unstable();
-    let numbered = indexes
-        .iter()
-        .copied()
-        .eq(0..i32::try_from(indexes.len()).unwrap_or(i32::MAX));
-    let placed = topic.assignments.iter().all(|assignment| {
-        let ids: BTreeSet<i32> = assignment.broker_ids.iter().copied().collect();
-        ids == replicas && assignment.broker_ids.len() == ids.len()
+    let same = nodes.iter().zip(&assignments).all(|(ids, assignment)| {
+        ids.len() == assignment.broker_ids.len() && ids.len() == nodes[0].len()
     });
-    if topic.num_partitions != -1 || !numbered || !placed {
-        let text = format!(
-            "assignments must number the partitions from 0 and place each on all of the brokers {replicas:?}"
-        );
-        return Err((ErrorCode::InvalidReplicaAssignment, text));
+    if topic.num_partitions != -1 || !numbered || !same {
+        let text =
+            "assignments must number the partitions from 0 and give each as many different brokers";
+        return Err((ErrorCode::InvalidReplicaAssignment, text.to_owned()));
     }
-    i32::try_from(indexes.len()).map_err(|_| {
+    let count = i32::try_from(nodes.len()).map_err(|_| {
         (
             ErrorCode::InvalidPartitions,
             "too many partitions".to_owned(),
         )
-    })
+    })?;
+    Ok((count, Placement::On(nodes)))
 }
 
 /// Answers DeleteTopics: by name, or by id from version 6 on.

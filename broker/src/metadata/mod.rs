@@ -40,7 +40,7 @@ pub use machine::MetadataMachine;
 pub use membership::{Admission, ClusterMember, REPLICAS_MAX, ReplicaMove};
 pub use names::{NameError, check_topic_name};
 pub use plan::{COPIES_DEFAULT, choose_first_replicas, choose_replicas, plan_moves};
-pub use spread::choose_groups;
+pub use spread::{choose_groups, choose_groups_on, copies_default};
 
 /// Most partitions of one topic.
 pub const TOPIC_PARTITIONS_MAX: usize = 10_000;

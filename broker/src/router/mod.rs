@@ -29,7 +29,7 @@ pub use groups::{CommitBounds, GroupLogOf};
 pub use heartbeats::{BrokerSessions, Heartbeats};
 pub use metadata_client::{BrokerBook, MetadataClient, MetadataLink};
 pub use metadata_service::MetadataService;
-pub use topics::{NewTopic, TopicError};
+pub use topics::{NewTopic, Placement, TopicError};
 
 /// Why a partition cannot be served here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -294,10 +294,10 @@ impl Router {
         self.image(|image| image.brokers().get(&id).cloned())
     }
 
-    /// Copies of every partition: all groups have the same number of replicas.
+    /// Copies of a partition when a topic does not ask for a number.
     #[must_use]
-    pub fn replication_factor(&self) -> usize {
-        self.image(|image| image.groups().values().map(Vec::len).min().unwrap_or(1))
+    pub fn copies_default(&self) -> usize {
+        self.image(crate::metadata::copies_default)
     }
 
     /// Proposes a metadata command, wherever its group is led; this broker's image has the change when it returns.

@@ -2,15 +2,18 @@
 //!
 //! Owns: the order of the two, so that a crash in between is finished by `reconcile` and never loses a topic's data.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Router;
 use crate::datagroup::DataGroup;
-use crate::metadata::{MetadataCommand, MetadataOutcome, Refusal, choose_groups};
+use crate::metadata::{
+    MetadataCommand, MetadataImage, MetadataOutcome, Refusal, choose_groups, choose_groups_on,
+    choose_replicas, copies_default,
+};
 use crate::partition::PartitionCommand;
 use crate::placement::ProposeError;
-use tidelog_model::{PartitionId, PartitionIndex, PlacementGroupId, TopicId};
+use tidelog_model::{NodeId, PartitionId, PartitionIndex, PlacementGroupId, TopicId};
 use tokio::time::{Instant, timeout};
 
 /// How long a topic that is created, or deleted, for good may take to be so in the data groups before the answer: some round trips. What is
@@ -26,8 +29,19 @@ pub struct NewTopic {
     pub name: String,
     /// Number of partitions.
     pub partitions: usize,
+    /// Where they go.
+    pub placement: Placement,
     /// Values that differ from the defaults.
     pub configs: BTreeMap<String, String>,
+}
+
+/// Where the partitions of a new topic go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Spread over the groups with so many copies; `None`: the cluster's default.
+    Copies(Option<usize>),
+    /// Each on these brokers, in ascending order.
+    On(Vec<Vec<NodeId>>),
 }
 
 /// Why a topic was not created or deleted.
@@ -39,9 +53,53 @@ pub enum TopicError {
     /// No such topic.
     #[error("no such topic")]
     Unknown,
+    /// Fewer brokers take replicas now than copies were asked for.
+    #[error(
+        "{copies} copies need {copies} live brokers that are not drained, and there are fewer now"
+    )]
+    TooFewBrokers {
+        /// Copies that were asked for.
+        copies: usize,
+    },
+    /// No group has its replicas on exactly these brokers.
+    #[error(
+        "no placement group has its replicas on exactly the brokers {wanted:?}; there are {there:?}"
+    )]
+    NoSuchReplicas {
+        /// What was asked for.
+        wanted: Vec<i32>,
+        /// The sets that groups have.
+        there: Vec<Vec<i32>>,
+    },
     /// Not committed, or not known to be.
     #[error(transparent)]
     Propose(#[from] ProposeError),
+}
+
+fn no_such(image: &MetadataImage, wanted: &[NodeId]) -> TopicError {
+    let ids = |nodes: &[NodeId]| nodes.iter().map(|node| node.get()).collect::<Vec<i32>>();
+    let there: BTreeSet<Vec<i32>> = image.groups().values().map(|nodes| ids(nodes)).collect();
+    TopicError::NoSuchReplicas {
+        wanted: ids(wanted),
+        there: there.into_iter().collect(),
+    }
+}
+
+/// The groups that a cluster gets for another number of copies: one per broker for single copies, which only spread; else two, as the
+/// first ones.
+fn new_groups(
+    image: &MetadataImage,
+    copies: usize,
+) -> Option<BTreeMap<PlacementGroupId, Vec<NodeId>>> {
+    let open = image.members().iter();
+    let brokers = open
+        .filter(|(node, member)| !member.draining && image.is_live(**node))
+        .count();
+    let count = if copies == 1 { brokers } else { 2 * brokers };
+    let replicas = choose_replicas(image, count, copies).filter(|all| !all.is_empty())?;
+    let last = image.groups().keys().next_back().map_or(0, |id| id.get());
+    let ids = (last.saturating_add(1)..).map(PlacementGroupId::new);
+    Some(ids.zip(replicas).collect())
 }
 
 impl Router {
@@ -55,7 +113,7 @@ impl Router {
         deadline: Instant,
     ) -> Result<TopicId, TopicError> {
         let id = TopicId::new(self.inner.metadata.random.uuid());
-        let partitions = self.image(|image| choose_groups(image, topic.partitions));
+        let partitions = self.place(&topic, deadline).await?;
         let command = MetadataCommand::CreateTopic {
             id,
             name: topic.name.clone(),
@@ -102,6 +160,50 @@ impl Router {
                 return Err(error);
             }
             tokio::time::sleep(AGAIN_PAUSE).await;
+        }
+    }
+
+    /// The placement group of each partition. Groups with another number of copies than the first ones are made when they are first asked for.
+    async fn place(
+        &self,
+        topic: &NewTopic,
+        deadline: Instant,
+    ) -> Result<Vec<PlacementGroupId>, TopicError> {
+        let copies = match &topic.placement {
+            Placement::On(wanted) => {
+                let chosen = self.image(|image| {
+                    choose_groups_on(image, wanted).map_err(|missing| no_such(image, &missing))
+                });
+                return chosen;
+            }
+            Placement::Copies(copies) => *copies,
+        };
+        let copies = copies.unwrap_or_else(|| self.image(copies_default));
+        let mut refused = None;
+        loop {
+            let chosen = self.image(|image| choose_groups(image, topic.partitions, copies));
+            if !chosen.is_empty() || topic.partitions == 0 {
+                return Ok(chosen);
+            }
+            // Not because another broker was faster: then there would be groups now.
+            if let Some(refusal) = refused {
+                return Err(TopicError::Refused(refusal));
+            }
+            let groups = self.image(|image| new_groups(image, copies));
+            let groups = groups.ok_or(TopicError::TooFewBrokers { copies })?;
+            let count = groups.len();
+            tracing::info!("{count} placement groups with {copies} copies are made");
+            let command = MetadataCommand::CreateGroups { groups };
+            match self.inner.metadata.propose_by(&command, deadline).await? {
+                MetadataOutcome::MembersChanged => {}
+                MetadataOutcome::Refused(refusal) => refused = Some(refusal),
+                other => {
+                    return Err(ProposeError::Fatal(format!(
+                        "creating groups was answered with {other:?}"
+                    ))
+                    .into());
+                }
+            }
         }
     }
 

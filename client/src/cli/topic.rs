@@ -26,6 +26,9 @@ pub enum TopicVerb {
         /// How many partitions.
         #[arg(long, short = 'p', default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..), value_name = "N")]
         partitions: i32,
+        /// Copies of every partition: 1, 3 or 5. Without it the cluster's default.
+        #[arg(long, short = 'r', value_parser = clap::value_parser!(i16).range(1..), value_name = "N")]
+        replication_factor: Option<i16>,
         /// A topic setting under Kafka's name, for example retention.ms=86400000.
         #[arg(long, short = 'c', value_parser = key_value, value_name = "K=V")]
         config: Vec<(String, String)>,
@@ -102,9 +105,13 @@ pub(super) async fn run(args: TopicArgs, global: &Global, world: &World) -> Resu
         TopicVerb::Create {
             name,
             partitions,
+            replication_factor,
             config,
         } => {
-            cluster.create_topic(&name, partitions, &config).await?;
+            let copies = replication_factor.unwrap_or(-1);
+            cluster
+                .create_topic_with(&name, partitions, copies, &config)
+                .await?;
             done(&name, "created", global.output)
         }
         TopicVerb::Delete { name } => {

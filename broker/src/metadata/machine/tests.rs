@@ -194,7 +194,7 @@ fn a_topic_lives_and_ends() {
         .map(|(partition, _)| partition.index.get())
         .collect();
     assert_eq!(of_first, [0, 2]);
-    assert_eq!(choose_groups(image, 2), [group(2), group(1)]);
+    assert_eq!(choose_groups(image, 2, 1), [group(2), group(1)]);
 
     assert_eq!(
         rig.refused(&create(2, "a.b", &[1])),

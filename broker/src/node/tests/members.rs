@@ -1,6 +1,6 @@
 //! Brokers that come, go, and lose their disks, while a producer goes on.
 
-use super::three::{SETTLE, Three, create, produce, sorted};
+use super::three::{SETTLE, Three, create, create_with, produce, sorted};
 use super::*;
 use std::collections::BTreeSet;
 use tidelog_client::admin_http::{AdminClient, AdminError, Members};
@@ -217,5 +217,51 @@ async fn leaders_go_where_they_are_wanted() {
         led_by(now, 1) == Some(before)
     })
     .await;
+    three.stop().await;
+}
+
+/// Proves that a topic with one copy gets groups of its own, that brokers which hold none of them name their leaders all the same, and that clients
+/// produce and read there; and that five copies are refused by three brokers.
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_are_a_choice() {
+    let mut three = Three::new();
+    three.start(&[1, 2, 3]).await;
+    let connection = three.connect(2).await;
+    let refused = create_with(&connection, "five", 1, 5).await;
+    assert_eq!(
+        refused.error_code,
+        ErrorCode::InvalidReplicationFactor.code()
+    );
+    let created = create_with(&connection, "one", 2, 1).await;
+    assert_eq!((created.error_code, created.replication_factor), (0, 1));
+    let leaders = three.leaders("one").await;
+    assert_eq!(
+        leaders.iter().collect::<BTreeSet<_>>().len(),
+        2,
+        "{leaders:?}"
+    );
+    for id in 1..=3 {
+        let metadata = three.metadata(id).await;
+        let topic = &metadata.topics[0];
+        for (partition, leader) in topic.partitions.iter().zip(&leaders) {
+            assert_eq!(partition.replica_nodes, [*leader]);
+        }
+    }
+    let producer = producer(&three);
+    let mut acknowledged = vec![Vec::new(); 2];
+    produce(&producer, "one", 0..100, &mut acknowledged).await;
+    producer.close().await.unwrap();
+    assert_eq!(three.read_all("one", 2, 100).await, sorted(acknowledged));
+
+    // Three copies stay the default, in the groups of the start.
+    let created = create_with(&connection, "three", 2, -1).await;
+    assert_eq!((created.error_code, created.replication_factor), (0, 3));
+    let now = members(&three, 1, "groups of both kinds", settled).await;
+    let copies: Vec<usize> = now
+        .groups
+        .iter()
+        .map(|group| group.replicas.len())
+        .collect();
+    assert_eq!(copies, [3, 3, 3, 3, 1, 1, 1]);
     three.stop().await;
 }

@@ -317,7 +317,7 @@ async fn any_broker_takes_changes_and_all_agree() {
                 .error_message
                 .unwrap()
                 .as_str()
-                .contains("ask for 3")
+                .contains("takes 1, 3,")
         );
         let again = create(&connection, &name, 3).await;
         assert_code(again.error_code, ErrorCode::TopicAlreadyExists);
@@ -441,7 +441,7 @@ pub(super) async fn create(
     create_with(connection, name, partitions, -1).await
 }
 
-async fn create_with(
+pub(super) async fn create_with(
     connection: &Connection,
     name: &str,
     partitions: i32,
