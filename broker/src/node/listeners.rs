@@ -96,6 +96,13 @@ fn metrics(net: &NetMetrics, peers: Option<&Arc<Peers>>) -> Arc<Metrics> {
     }))
 }
 
+fn net_config(config: &Config) -> Result<NetConfig, StartError> {
+    let mut net = NetConfig::new(resolve(&config.kafka.listen, "kafka.listen")?);
+    net.frames = FrameLimits::standard(config.kafka.max_request_bytes);
+    net.connections_max = config.kafka.max_connections;
+    Ok(net)
+}
+
 /// Opens the admin listener, which answers health alone until everything is there.
 pub(super) async fn open_admin(
     config: &Config,
@@ -143,11 +150,13 @@ pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, Listeners),
             default_partitions: config.kafka.default_partitions,
         }),
     };
-    let mut net = NetConfig::new(resolve(&config.kafka.listen, "kafka.listen")?);
-    net.frames = FrameLimits::standard(config.kafka.max_request_bytes);
-    net.connections_max = config.kafka.max_connections;
-    let kafka =
-        NetServer::start(net, world.network.as_ref(), Arc::new(broker), net_metrics).await?;
+    let kafka = NetServer::start(
+        net_config(config)?,
+        world.network.as_ref(),
+        Arc::new(broker),
+        net_metrics,
+    )
+    .await?;
     let kafka_address = kafka.local_addr();
     let flushes = FlushService {
         router: groups.router.clone(),

@@ -25,6 +25,7 @@ mod health;
 mod majority;
 mod members;
 mod produce;
+mod replica_moves;
 mod starting;
 mod three;
 

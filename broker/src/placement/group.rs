@@ -56,7 +56,8 @@ pub(super) struct Core {
     group: PlacementGroupId,
     pub(super) own: RaftNodeId,
     pub(super) raft: Raft<Types, MachineStore>,
-    store: MachineStore,
+    pub(super) store: MachineStore,
+    pub(super) peers: Arc<dyn PeerNetwork>,
     log: GroupLog,
     observer: Observer,
     proposer: Proposer,
@@ -303,7 +304,7 @@ impl Core {
                 why: error.to_string(),
             })?;
         let log_store = LogStore::new(log.clone());
-        let network = PeerFactory::new(peers);
+        let network = PeerFactory::new(Arc::clone(&peers));
         let raft = Raft::build(
             config.node.get(),
             raft_config,
@@ -335,6 +336,7 @@ impl Core {
             group,
             own: config.node,
             raft,
+            peers,
             store,
             log,
             observer,

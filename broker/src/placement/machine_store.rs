@@ -185,7 +185,7 @@ impl MachineStore {
         applied.map_err(|_| invalid(format!("the state machine panicked at entry {id}")))
     }
 
-    fn current(&self) -> Option<Snapshot> {
+    pub(super) fn current(&self) -> Option<Snapshot> {
         self.inner.state.lock().checkpoint.as_ref().map(snapshot_of)
     }
 }

@@ -6,6 +6,8 @@
 
 use super::contract::{ProposeError, StateMachine};
 use super::group::Group;
+use super::peer_client::snapshot_request;
+use super::peers::Lane;
 use super::raft_types::{Member, Types, from_raft};
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, RaftError};
@@ -18,6 +20,9 @@ use tokio::time::timeout;
 
 /// How long one entry may take to be committed and applied. Afterwards it may still come; the next step looks.
 const STEP_WITHIN: Duration = Duration::from_secs(20);
+
+/// How long a checkpoint may take on its way, as Raft's own.
+const SEED_WITHIN: Duration = Duration::from_secs(120);
 
 /// Replicas that a group shall have.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -97,6 +102,9 @@ impl<M: StateMachine> Group<M> {
         let all = wanted.voters.iter().chain(&wanted.learners);
         let missing = all.filter(|(id, _)| !now.members.contains_key(id));
         if let Some((id, member)) = missing.into_iter().next() {
+            if !self.seed(*id, member).await {
+                return Ok(MembershipStep::CatchingUp(vec![*id]));
+            }
             let adding = self.core.raft.add_learner(id.get(), member.clone(), false);
             within(adding).await?;
             return Ok(MembershipStep::Changed);
@@ -117,6 +125,26 @@ impl<M: StateMachine> Group<M> {
         let removing = ChangeMembers::RemoveNodes(gone);
         within(self.core.raft.change_membership(removing, false)).await?;
         Ok(MembershipStep::Changed)
+    }
+
+    /// Sends the newest checkpoint to a replica before it is taken in, so that it gets the log after it only: Raft by itself would send all
+    /// that is still here, most of which is in the store (D5). False: it did not arrive; a later step tries again.
+    async fn seed(&self, id: RaftNodeId, member: &Member) -> bool {
+        let Some(snapshot) = self.core.store.current() else {
+            return true;
+        };
+        let vote = self.core.raft.server_metrics().borrow_watched().vote;
+        let Ok(request) = snapshot_request(&vote, snapshot) else {
+            return true;
+        };
+        let link = self.core.peers.link(id, member, Lane::Snapshots);
+        match link.snapshot(request, SEED_WITHIN).await {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::debug!(to = %id, "the checkpoint is sent again: {error}");
+                false
+            }
+        }
     }
 
     async fn step_voters(

@@ -88,6 +88,27 @@ fn streaming(error: PeerError) -> StreamingError<Types> {
     }
 }
 
+/// A snapshot as it is sent.
+pub(super) fn snapshot_request(
+    vote: &RaftVote,
+    snapshot: Snapshot,
+) -> Result<SnapshotRequest, PeerError> {
+    let last = snapshot
+        .meta
+        .last_log_id
+        .ok_or_else(|| PeerError::Failed("a snapshot of nothing".to_owned()))?;
+    let image = Image {
+        last: from_raft(last),
+        membership: snapshot.meta.last_membership,
+        state: snapshot.snapshot,
+    };
+    let image = encode_image(&image).map_err(|error| PeerError::Failed(error.to_string()))?;
+    Ok(SnapshotRequest {
+        vote: vote_from_raft(vote),
+        image,
+    })
+}
+
 /// The request in our words, and the first and last log id of what it carries.
 fn append_request(
     rpc: AppendEntriesRequest<Types>,
@@ -226,21 +247,7 @@ impl RaftNetworkV2<Types> for PeerClient {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         option: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
-        let failed = |why: String| streaming(PeerError::Failed(why));
-        let last = snapshot
-            .meta
-            .last_log_id
-            .ok_or_else(|| failed("a snapshot of nothing".to_owned()))?;
-        let image = Image {
-            last: from_raft(last),
-            membership: snapshot.meta.last_membership,
-            state: snapshot.snapshot,
-        };
-        let image = encode_image(&image).map_err(|error| failed(error.to_string()))?;
-        let request = SnapshotRequest {
-            vote: vote_from_raft(&vote),
-            image,
-        };
+        let request = snapshot_request(&vote, snapshot).map_err(streaming)?;
         tokio::select! {
             closed = cancel => Err(closed.into()),
             reply = self.lane.snapshot(request, option.soft_ttl()) => {

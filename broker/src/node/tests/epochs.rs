@@ -157,13 +157,13 @@ impl Epochs {
             return Some(NOT_LEADER.to_owned());
         };
         for wanted in -1..=current + 1 {
-            let at_most = batches.iter().filter(|(epoch, _)| *epoch <= wanted);
+            let mut at_most = batches.iter().filter(|(epoch, _)| *epoch <= wanted);
             let expected = if wanted < 0 || wanted > current {
                 (-1, -1)
             } else if wanted == current {
                 (current, high_watermark)
             } else {
-                at_most.last().copied().unwrap_or((wanted, log_start))
+                at_most.next_back().copied().unwrap_or((wanted, log_start))
             };
             let (code, mut epoch, end) = self.epoch_end(wanted, -1).await;
             if batches.is_empty() && (0..current).contains(&wanted) && epoch <= wanted {

@@ -9,12 +9,15 @@ use std::collections::BTreeSet;
 /// Brokers that agree say the same this much later than the first of them, on a machine that does other things too.
 const AGREE_WITHIN: Duration = Duration::from_secs(5);
 
+/// Leader, leader epoch, replicas, in-sync and offline replicas.
+type Partition = (i32, i32, Vec<i32>, Vec<i32>, Vec<i32>);
+
 /// What clients act on: brokers, controller, and of each partition leader, leader epoch, replicas, in-sync and offline replicas.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Said {
     brokers: Vec<i32>,
     controller: i32,
-    partitions: Vec<(i32, i32, Vec<i32>, Vec<i32>, Vec<i32>)>,
+    partitions: Vec<Partition>,
 }
 
 impl Said {
@@ -25,13 +28,12 @@ impl Said {
             controller: answer.controller_id,
             partitions: partitions
                 .map(|partition| {
-                    let ids = |list: Vec<_>| list.into_iter().map(i32::from).collect();
                     (
                         partition.leader_id,
                         partition.leader_epoch,
-                        ids(partition.replica_nodes),
-                        ids(partition.isr_nodes),
-                        ids(partition.offline_replicas),
+                        partition.replica_nodes,
+                        partition.isr_nodes,
+                        partition.offline_replicas,
                     )
                 })
                 .collect(),

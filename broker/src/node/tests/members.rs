@@ -7,13 +7,18 @@ use tidelog_client::admin_http::{AdminClient, AdminError, Members};
 use tidelog_client::producer::{Producer, ProducerConfig};
 use tidelog_env::SystemClock;
 
-fn admin(three: &Three, id: i32) -> AdminClient {
+pub(super) fn admin(three: &Three, id: i32) -> AdminClient {
     let url = format!("http://127.0.0.1:{}", three.ports[&id][2]);
     AdminClient::new(&url, TcpNetwork::shared()).unwrap()
 }
 
 /// The members as broker `id` says, once `good` is so.
-async fn members(three: &Three, id: i32, what: &str, good: impl Fn(&Members) -> bool) -> Members {
+pub(super) async fn members(
+    three: &Three,
+    id: i32,
+    what: &str,
+    good: impl Fn(&Members) -> bool,
+) -> Members {
     let until = Instant::now() + SETTLE;
     let mut last = None;
     loop {
@@ -28,18 +33,18 @@ async fn members(three: &Three, id: i32, what: &str, good: impl Fn(&Members) -> 
     }
 }
 
-fn producer(three: &Three) -> Producer {
+pub(super) fn producer(three: &Three) -> Producer {
     let clock = SystemClock::shared();
     Producer::start(three.cluster(), ProducerConfig::default(), clock).unwrap()
 }
 
 /// Nothing is on its way.
-fn settled(members: &Members) -> bool {
+pub(super) fn settled(members: &Members) -> bool {
     members.groups.iter().all(|group| group.target.is_none())
 }
 
 /// Starts a broker that is not a member, in the background.
-fn start_stranger(
+pub(super) fn start_stranger(
     three: &Three,
     id: i32,
 ) -> tokio::task::JoinHandle<Result<Node, crate::node::StartError>> {

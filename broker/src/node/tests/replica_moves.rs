@@ -1,0 +1,117 @@
+//! What a replica costs on its way: the snapshot and the tail, never what is in the store.
+
+use super::asking::http;
+use super::members::{admin, members, producer, settled, start_stranger};
+use super::three::{SETTLE, Three, create};
+use tidelog_client::producer::{NewRecord, Producer};
+
+/// Records that are in the store, and nowhere else, before the replica moves; and records of the hot tail.
+const TIERED_BYTES: usize = 64 << 20;
+const HOT_BYTES: usize = 1 << 20;
+const RECORD_BYTES: usize = 64 << 10;
+
+/// Produces so many bytes and waits for all.
+async fn fill(producer: &Producer, bytes: usize) {
+    let value = vec![7; RECORD_BYTES];
+    let mut waiting = Vec::new();
+    for number in 0..bytes / RECORD_BYTES {
+        let key = number.to_string();
+        let record = NewRecord {
+            topic: "t",
+            key: Some(key.as_bytes()),
+            value: Some(&value),
+            ..NewRecord::default()
+        };
+        waiting.push(producer.send(record).await.unwrap());
+    }
+    for delivery in waiting {
+        delivery.wait().await.unwrap();
+    }
+}
+
+/// What a broker has received from its peers, by its metrics.
+async fn received(three: &Three, id: i32) -> u64 {
+    let page = http(three, id, "GET", "/metrics", "").await.1;
+    let lines = page.lines();
+    let values = lines.filter(|line| line.starts_with("tidelog_peer_received_bytes_total{"));
+    values
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum()
+}
+
+/// Proves that a broker with an empty disk gets its replicas by a small part of what the partitions hold, and serves all of it (D5).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_comes_without_what_is_in_the_store() {
+    let mut three = Three::new();
+    three.set.push("cluster.session-ms=3000".to_owned());
+    three.set.push("tier.cut-interval-ms=600000".to_owned());
+    three.start(&[1, 2, 3]).await;
+    let connection = three.connect(2).await;
+    create(&connection, "t", 3).await;
+    let producer = producer(&three);
+    fill(&producer, TIERED_BYTES).await;
+    // Every leader moves what it leads, and drops it locally.
+    for node in three.nodes.values() {
+        for (_, offload) in node.parts.groups.offloads.all().iter() {
+            offload.flush(true).await;
+        }
+    }
+    let stored = members(&three, 2, "all is in the store", |_| {
+        let remote: u64 = three.nodes[&2]
+            .parts
+            .groups
+            .router
+            .data_groups()
+            .map(|group| {
+                group.group().read(|machine| {
+                    let held = machine.partitions();
+                    held.iter().map(|state| state.remote_bytes()).sum::<u64>()
+                })
+            })
+            .sum();
+        remote >= TIERED_BYTES as u64
+    });
+    stored.await;
+    fill(&producer, HOT_BYTES).await;
+
+    three.nodes.remove(&1).unwrap().stop_abruptly().await;
+    std::fs::remove_dir_all(three.dir.path().join("1")).unwrap();
+    let starting = start_stranger(&three, 1);
+    members(&three, 2, "it waits and is silent", |now| {
+        let silent = now.brokers.iter().any(|at| at.id == 1 && !at.live);
+        silent && now.waiting.iter().any(|at| at.id == 1)
+    })
+    .await;
+    admin(&three, 2).add_broker(1, false).await.unwrap();
+    let node = tokio::time::timeout(SETTLE, starting)
+        .await
+        .expect("it starts");
+    three.nodes.insert(1, node.unwrap().unwrap());
+    members(&three, 1, "it holds everything", |now| {
+        settled(now) && now.brokers.iter().any(|at| at.id == 1 && at.replicas == 3)
+    })
+    .await;
+    let moved = received(&three, 1).await;
+    let all = (TIERED_BYTES + HOT_BYTES) as u64;
+    assert!(
+        moved >= HOT_BYTES as u64,
+        "{moved} bytes: the tail did not come from a peer"
+    );
+    assert!(
+        moved * 100 < all * 15,
+        "{moved} of {all} bytes came from peers"
+    );
+
+    // It and one other serve all of it.
+    three.nodes.remove(&3).unwrap().stop_abruptly().await;
+    fill(&producer, RECORD_BYTES).await;
+    producer.close().await.unwrap();
+    let count = (TIERED_BYTES + HOT_BYTES + RECORD_BYTES) / RECORD_BYTES;
+    let read = three.read_all("t", 3, count).await;
+    assert_eq!(read.iter().map(Vec::len).sum::<usize>(), count);
+    for partition in read {
+        let offsets = partition.iter().map(|(offset, _)| *offset);
+        assert!(offsets.eq(0..i64::try_from(partition.len()).unwrap()));
+    }
+    three.stop().await;
+}
