@@ -130,6 +130,10 @@ impl<M: StateMachine> Group<M> {
     /// Sends the newest checkpoint to a replica before it is taken in, so that it gets the log after it only: Raft by itself would send all
     /// that is still here, most of which is in the store (D5). False: it did not arrive; a later step tries again.
     async fn seed(&self, id: RaftNodeId, member: &Member) -> bool {
+        // A follower that came to lead has perhaps not saved the newest cut that was published. Without any there is nothing to send.
+        if let Err(error) = self.snapshot_and_persist().await {
+            tracing::debug!(to = %id, "no newer checkpoint: {error}");
+        }
         let Some(snapshot) = self.core.store.current() else {
             return true;
         };
