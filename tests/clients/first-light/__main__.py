@@ -1,6 +1,7 @@
 """First light: everything the first issue promises, done with stock clients against the real processes.
 
-Run by `cargo xtask clients [NAME]…`. Suites: file, s3, crash-file, crash-s3, hostile, starts.
+Run by `cargo xtask clients [NAME]…`. Suites: file, s3, crash-file, crash-s3, hostile, starts,
+three, three-bad.
 Environment: TIDELOG_BIN and MINIO_DEV_BIN (set by xtask), FIRST_LIGHT_SEED, FIRST_LIGHT_KILLS, FIRST_LIGHT_LINES.
 
 Owns: the suites and the order in each; what is kept when one fails.
@@ -14,13 +15,17 @@ import check_archive
 import check_cli
 import check_clients
 import check_crash
+import check_formation
 import check_groups
+import check_harm
 import check_hostile
 import check_lines
+import check_members
 import check_starts
 import check_tier
+from cluster import Cluster, Killer
 from ledger import Ledger
-from report import Report, same
+from report import Report, need, same
 from rig import S3, Broker, Place
 
 
@@ -60,6 +65,43 @@ def again(report, broker, ledger, why):
     check_clients.offsets(report, broker, ledger)
     check_clients.times(report, broker, ledger)
     check_lines.read_again(report, broker, why)
+
+
+def three(report, place, world, s3=None):
+    """What `whole` does with one broker, with three, while a leader is killed every 5 s."""
+    cluster = world(Cluster(place, s3))
+    with report.check("three brokers form a cluster"):
+        cluster.start()
+    ledger, progress = Ledger(), check_groups.Progress()
+    with Killer(cluster, lambda: ledger.newest) as killer:
+        check_clients.run(report, cluster, ledger)
+        check_lines.produce(report, cluster, ledger)
+        check_cli.run(report, cluster)
+        check_groups.before(report, cluster, ledger, progress)
+        check_groups.after(report, cluster, ledger, progress)
+    with report.check(f"kills of each broker meanwhile: {killer.kills}"):
+        need(all(killer.kills.values()), "one was never killed")
+    check_members.run(report, cluster, ledger)
+    check_tier.flush(report, cluster, ledger)
+    again(report, cluster, ledger, "from the store")
+    with report.check("all are killed at once, and start again"):
+        cluster.kill()
+        cluster.start()
+    check_clients.read_all(report, cluster, ledger, "after that", matching="", kcat_too=False)
+    tables = check_archive.flush(report, cluster, ledger)
+    check_archive.again(report, cluster, ledger, tables)
+    with report.check("every broker stops"):
+        cluster.stop()
+    check_archive.read(report, ledger, tables, s3)
+    no_complaints(report, cluster)
+
+
+def three_bad(report, place, world, s3=None):
+    cluster = world(Cluster(place, s3))
+    other = check_formation.run(report, cluster)
+    check_harm.run(report, place, world, cluster, other)
+    with report.check("every broker stops"):
+        cluster.stop()
 
 
 def crash(report, place, world, s3=None):
@@ -114,6 +156,8 @@ SUITES = {
     "crash-file": crash,
     "s3": on_s3(whole),
     "crash-s3": on_s3(crash),
+    "three": three,
+    "three-bad": on_s3(three_bad),
 }
 
 

@@ -60,7 +60,7 @@ def flush(report, broker, ledger):
 
 def rows(broker, ledger):
     """One row per partition of the ledger, each with every field."""
-    status = broker.cli_json("tier", "status")["partitions"]
+    status = broker.tier_status()
     mine = [row for row in status if row["topic"] in ledger.topics]
     for row in mine:
         missing = [name for name in FIELDS if name not in row]

@@ -12,6 +12,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import kafka
 import kafka.admin
+import kafka.errors
 
 from ledger import Record
 from report import Difference, need
@@ -22,24 +23,72 @@ KINDS = ("confluent", "kafka-python", "kcat")
 
 
 def confluent_settings(broker, **more):
-    return {"bootstrap.servers": broker.kafka, "log_level": 3, **{k.replace("_", "."): v for k, v in more.items()}}
+    # That connections fail is no news while brokers are killed.
+    level = 0 if broker.may_repeat else 3
+    return {"bootstrap.servers": broker.kafka, "log_level": level, **{k.replace("_", "."): v for k, v in more.items()}}
 
 
 # ---- topics
 
 
+def patiently(broker, ask):
+    """Calls that end at once when a leader moves or a broker falls, in every client: their callers ask again."""
+    while True:
+        try:
+            return ask()
+        except (confluent_kafka.KafkaException, kafka.errors.KafkaError) as error:
+            passing = error.retriable if isinstance(error, kafka.errors.KafkaError) else error.args[0].code() in PASSING
+            if not broker.may_repeat or not passing:
+                raise
+            time.sleep(0.1)
+
+
+PASSING = (
+    confluent_kafka.KafkaError._TRANSPORT,
+    # What librdkafka makes of a leader that it cannot find.
+    confluent_kafka.KafkaError._UNKNOWN_PARTITION,
+    confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION,
+    confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE,
+    confluent_kafka.KafkaError.FENCED_LEADER_EPOCH,
+    confluent_kafka.KafkaError.UNKNOWN_LEADER_EPOCH,
+    confluent_kafka.KafkaError.NOT_COORDINATOR,
+)
+
+
+def create(broker, topic, ask):
+    """Asked again because the answer was lost, the topic may be there already."""
+    asked = []
+
+    def once():
+        asked.append(topic)
+        try:
+            ask(broker)
+        except (confluent_kafka.KafkaException, kafka.errors.TopicAlreadyExistsError) as error:
+            code = getattr(error.args[0], "code", lambda: confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS)()
+            if len(asked) == 1 or code != confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    patiently(broker, once)
+
+
 def create_confluent(broker, topic, partitions):
-    admin = confluent_kafka.admin.AdminClient(confluent_settings(broker))
-    new = confluent_kafka.admin.NewTopic(topic, num_partitions=partitions, replication_factor=1)
-    admin.create_topics([new], request_timeout=30)[topic].result(30)
+    def ask(broker):
+        admin = confluent_kafka.admin.AdminClient(confluent_settings(broker))
+        new = confluent_kafka.admin.NewTopic(topic, num_partitions=partitions, replication_factor=broker.replicas)
+        admin.create_topics([new], request_timeout=30)[topic].result(30)
+
+    create(broker, topic, ask)
 
 
 def create_kafka_python(broker, topic, partitions):
-    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=broker.kafka)
-    try:
-        admin.create_topics([kafka.admin.NewTopic(topic, partitions, 1)])
-    finally:
-        admin.close()
+    def ask(broker):
+        admin = kafka.admin.KafkaAdminClient(bootstrap_servers=broker.kafka)
+        try:
+            admin.create_topics([kafka.admin.NewTopic(topic, partitions, broker.replicas)])
+        finally:
+            admin.close()
+
+    create(broker, topic, ask)
 
 
 def create_kcat(broker, topic, partitions):
@@ -49,6 +98,14 @@ def create_kcat(broker, topic, partitions):
 
 
 CREATE = {"confluent": create_confluent, "kafka-python": create_kafka_python, "kcat": create_kcat}
+
+
+def topics_kafka_python(broker):
+    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=broker.kafka)
+    try:
+        return set(admin.list_topics())
+    finally:
+        admin.close()
 
 
 def partitions_of(broker, topic):
@@ -196,7 +253,7 @@ def read_many_kafka_python(broker, topics, first=None):
     try:
         all_ = [kafka.TopicPartition(topic, p) for topic, n in topics.items() for p in range(n)]
         consumer.assign(all_)
-        ends = consumer.end_offsets(all_)
+        ends = patiently(broker, lambda: ends_kafka_python(consumer, all_))
         start = {tp: (first or {}).get(tp.partition, 0) for tp in all_}
         for tp in all_:
             if start[tp] > 0:
@@ -215,6 +272,14 @@ def read_many_kafka_python(broker, topics, first=None):
         return found
     finally:
         consumer.close()
+
+
+def ends_kafka_python(consumer, partitions):
+    """It leaves partitions out that have no leader at the moment, and falls over that."""
+    try:
+        return consumer.end_offsets(partitions)
+    except KeyError as error:
+        raise kafka.errors.LeaderNotAvailableError(error) from None
 
 
 def from_kafka_python(message):

@@ -24,8 +24,11 @@ class Ledger:
     """Records by topic, partition and offset."""
 
     topics: dict[str, dict[int, dict[int, Record]]] = field(default_factory=dict)
+    # The topic that came last: the one under test.
+    newest: str = ""
 
     def topic(self, name, partitions):
+        self.newest = name
         self.topics[name] = {partition: {} for partition in range(partitions)}
 
     def put(self, topic, partition, offset, record):

@@ -97,6 +97,11 @@ class S3:
 class Broker:
     """`tidelog dev` on free ports; a restart keeps folder and ports."""
 
+    # Of a topic that is created.
+    replicas = 1
+    # Whether a producer that is not idempotent may have had to send again.
+    may_repeat = False
+
     def __init__(self, place, name="dev", s3=None, flags=()):
         self.data = place.path / name
         self.log = place.path / f"{name}.log"
@@ -190,6 +195,9 @@ class Broker:
 
     def cli_json(self, *words):
         return json.loads(self.cli(*words, "--output", "json"))
+
+    def tier_status(self):
+        return self.cli_json("tier", "status")["partitions"]
 
 
 def run(command, check=True, stdin=None, environment=None, timeout=COMMAND_TIMEOUT):

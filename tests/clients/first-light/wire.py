@@ -74,9 +74,24 @@ def produce(topic, records, partition=0, acks=-1):
     return request(0, 7, body + struct.pack(">i", len(records)) + records)
 
 
+def peer_hello(cluster_name, lane=4, cluster=bytes(16), broker=99, length=None):
+    """The first bytes between brokers (docs/protocols/peer.md). What is not given is right."""
+    name = cluster_name.encode()
+    size = 62 + len(name) + 4
+    head = b"TLPR" + struct.pack("<HHHBB", 1, 1, size if length is None else length, lane, 0)
+    body = head + cluster + struct.pack("<iQQiQH", broker, 99, 99, -1, 0, len(name)) + name
+    return body + struct.pack("<I", crc32c(body))
+
+
+def peer_frame(payload_length, header=b"\1", kind=8):
+    """The start of a frame whose lengths are believed: its own CRC is right. No payload."""
+    head = struct.pack("<IIBBHIQIII", len(header), payload_length, kind, 0, 0, 0, 1, 1000, 0, crc32c(header))
+    return head + struct.pack("<I", crc32c(head)) + header
+
+
 class Connection:
-    def __init__(self, broker, timeout=20):
-        host, port = broker.kafka.rsplit(":", 1)
+    def __init__(self, broker, timeout=20, address=None):
+        host, port = (address or broker.kafka).rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout)
 
     def __enter__(self):

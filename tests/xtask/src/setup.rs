@@ -15,6 +15,8 @@ use crate::steps::{checked, root};
 /// Debian packages, each with the command that succeeds when it is there.
 const PACKAGES: &[(&str, &[&str])] = &[
     ("kcat", &["kcat", "-V"]),
+    // Gives one broker of the client tests another clock.
+    ("faketime", &["faketime", "-f", "+1h", "true"]),
     ("python3-venv", &["python3", "-c", "import ensurepip, venv"]),
 ];
 
