@@ -35,7 +35,8 @@ fn joined(frame: &Frame) -> Bytes {
     all
 }
 
-/// Proves that every cut of every request is refused, also when the length says that this is all.
+/// Proves that every cut of every request is refused, also when the length says that this is all; and that bytes after the last field
+/// change nothing.
 #[test]
 fn every_cut_of_every_request_is_refused() {
     for message in golden::all().into_iter().filter(|message| message.request) {
@@ -50,14 +51,26 @@ fn every_cut_of_every_request_is_refused() {
             );
         }
         let mut longer = frame.to_vec();
-        longer.push(0);
-        assert!(
-            decode(Bytes::from(longer)).is_err(),
+        longer.extend([0, 1, 0]);
+        assert_eq!(
+            decode(Bytes::from(longer)).unwrap(),
+            decode(frame).unwrap(),
             "{} {}",
             message.api.name(),
             message.version
         );
     }
+}
+
+/// Proves that the request of librdkafka 2.16 for the metadata of all topics is read, byte for byte as it is sent.
+#[test]
+fn librdkafka_asks_for_all_topics_with_bytes_to_spare() {
+    let sent: Vec<u8> = b"\0\x03\0\x0d\0\0\0\x03\0\x07rdkafka\0\0\0\0\0\x01\0\0".to_vec();
+    let Incoming::Request(request) = decode(Bytes::from(sent)).unwrap() else {
+        panic!("it is no request");
+    };
+    assert_eq!((request.version, request.correlation_id), (13, 3));
+    assert!(matches!(request.body, RequestBody::Metadata(asked) if asked.topics.is_none()));
 }
 
 /// Proves that hostile lengths and counts anywhere in any request make an error or a request, never a panic.
