@@ -71,8 +71,8 @@ impl Failure {
             StatusCode::CONFLICT,
             "broker_lives",
             format!(
-                "a broker {broker} is a member and lives, with another data directory: two brokers have one id. Give the new one another node.id; \
-                 --force replaces the one that lives"
+                "a broker {broker} is a member and lives, with another data directory. If it has just ended, try again in some seconds. Else two \
+                 brokers have one id: give the new one another node.id; --force replaces the one that lives"
             ),
         )
     }

@@ -8,6 +8,7 @@ pub(crate) mod doctor;
 pub(crate) mod logging;
 
 use std::io::Write as _;
+use std::pin::pin;
 use std::process::ExitCode;
 use tidelog::config::{Config, Sources};
 use tidelog::node::{Node, World};
@@ -56,19 +57,21 @@ pub(crate) async fn run_node(sources: &Sources, started: impl FnOnce(&Node, &Con
         Err(error) => return usage(&error.to_string()),
     };
     warn_of_unknown(&sources.environment);
-    let node = match Node::start(config.clone(), World::system()).await {
-        Ok(node) => node,
-        Err(error) => return fail(&error.to_string()),
+    let mut signal = pin!(stop_signal());
+    let node = tokio::select! {
+        node = Node::start(config.clone(), World::system()) => match node {
+            Ok(node) => node,
+            Err(error) => return fail(&error.to_string()),
+        },
+        // It may wait for other brokers for as long as it takes. Nothing was acknowledged yet.
+        signal = &mut signal => return stopped(signal),
     };
     started(&node, &config);
     tokio::select! {
-        signal = stop_signal() => {
-            if let Err(error) = signal {
-                return fail(&format!("cannot wait for signals: {error}"));
-            }
-            say("stopping");
+        signal = signal => {
+            let code = stopped(signal);
             node.stop().await;
-            ExitCode::SUCCESS
+            code
         }
         reason = node.failed() => {
             // No orderly stop: nothing may be acknowledged any more.
@@ -97,26 +100,36 @@ pub(crate) async fn run_nodes(
         let node = Node::start(config.clone(), World::system()).await?;
         Ok::<_, tidelog::node::StartError>((node, config))
     });
-    let nodes = match futures::future::try_join_all(starting).await {
-        Ok(nodes) => nodes,
-        Err(error) => return fail(&error.to_string()),
+    let mut signal = pin!(stop_signal());
+    let nodes = tokio::select! {
+        nodes = futures::future::try_join_all(starting) => match nodes {
+            Ok(nodes) => nodes,
+            Err(error) => return fail(&error.to_string()),
+        },
+        signal = &mut signal => return stopped(signal),
     };
     started(&nodes);
     let failed = nodes.iter().map(|(node, _)| Box::pin(node.failed()));
-    tokio::select! {
-        signal = stop_signal() => {
-            if let Err(error) = signal {
-                return fail(&format!("cannot wait for signals: {error}"));
-            }
-            say("stopping");
-        }
+    let code = tokio::select! {
+        signal = signal => stopped(signal),
         (reason, _, _) = futures::future::select_all(failed) => {
             return fail(&format!("{reason}; the process ends so that nothing unsafe is acknowledged"));
         }
-    }
+    };
     // All at once: nobody is left to hand leadership over to.
     futures::future::join_all(nodes.into_iter().map(|(node, _)| node.stop())).await;
-    ExitCode::SUCCESS
+    code
+}
+
+/// What follows from a signal to stop, or from not being able to wait for one.
+fn stopped(signal: std::io::Result<()>) -> ExitCode {
+    match signal {
+        Ok(()) => {
+            say("stopping");
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(&format!("cannot wait for signals: {error}")),
+    }
 }
 
 async fn stop_signal() -> std::io::Result<()> {

@@ -1,12 +1,14 @@
 //! Leadership over the brokers: spread over them while they run, handed over before one stops.
 //!
-//! Owns: when leadership moves to the preferred replica, the hand-over of a stop.
+//! Owns: when leadership moves to the preferred replica, or away from a broker without room; the hand-over of a stop.
 //! Not here: which replica is preferred (`metadata`), elections, and how leadership is transferred (`placement`).
 
 use super::identity::Identity;
 use crate::metadata::MetadataMachine;
 use crate::placement::{Group, StateMachine};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tidelog_env::Tasks;
 use tidelog_model::{PlacementGroupId, RaftNodeId};
@@ -18,6 +20,13 @@ const TICK: Duration = Duration::from_secs(1);
 const TICKS_STEADY: u32 = 3;
 /// Pause after a transfer, whatever became of it.
 const TRANSFER_PAUSE: Duration = Duration::from_secs(10);
+/// At most that long, doubled each time that leadership came back or never went.
+const TRANSFER_PAUSE_MAX: Duration = Duration::from_secs(300);
+/// Leadership that is back sooner after it was given away for want of room has found no room elsewhere. A leader that prefers this broker gives it
+/// back after three ticks, and later each time.
+const BACK_SOON: Duration = Duration::from_secs(8);
+/// Longest pause between two attempts to give it away.
+const YIELD_PAUSE_MAX: Duration = Duration::from_secs(300);
 /// How long a stop waits for others to lead: a transfer takes some round trips, and whoever is left elects anyway.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(5);
 
@@ -54,6 +63,7 @@ pub(super) fn spread<M: StateMachine>(
         let (group, metadata) = (group.clone(), metadata.clone());
         async move {
             let mut steady = 0;
+            let mut pause = TRANSFER_PAUSE;
             loop {
                 tokio::time::sleep(TICK).await;
                 let next = wanted(id, &metadata, own)
@@ -71,7 +81,49 @@ pub(super) fn spread<M: StateMachine>(
                     return std::future::pending().await;
                 }
                 steady = 0;
-                tokio::time::sleep(TRANSFER_PAUSE).await;
+                tokio::time::sleep(pause).await;
+                // Back, or never gone: that broker cannot lead, or does not want to.
+                pause = if group.is_leader() {
+                    (pause * 2).min(TRANSFER_PAUSE_MAX)
+                } else {
+                    TRANSFER_PAUSE
+                };
+            }
+        }
+    });
+}
+
+/// Gives leadership of `group` away while this broker refuses records for want of room: others may have room.
+pub(super) fn yield_while_refusing<M: StateMachine>(
+    id: PlacementGroupId,
+    group: &Group<M>,
+    refusing: &Arc<AtomicBool>,
+    tasks: &Tasks,
+) {
+    let (group, refusing) = (group.clone(), Arc::clone(refusing));
+    tasks.supervise("leaders-yield", TICK, move || {
+        let (group, refusing) = (group.clone(), Arc::clone(&refusing));
+        async move {
+            let mut pause = TICK;
+            let mut given: Option<Instant> = None;
+            loop {
+                tokio::time::sleep(pause).await;
+                if !refusing.load(Ordering::Relaxed) {
+                    (pause, given) = (TICK, None);
+                    continue;
+                }
+                if !group.is_leader() {
+                    continue;
+                }
+                let back_soon = given.is_some_and(|at| at.elapsed() < pause + BACK_SOON);
+                pause = if back_soon {
+                    (pause * 2).min(YIELD_PAUSE_MAX)
+                } else {
+                    TICK
+                };
+                tracing::info!(group = %id, "leadership is given away: the disk has too little room for new records");
+                hand_over(&group).await;
+                given = Some(Instant::now());
             }
         }
     });

@@ -206,6 +206,7 @@ impl Starting<'_> {
             peers,
             store: &store,
             fatal: &fatal_sender,
+            refusing: &refusing,
             tasks,
         };
         let groups = groups::start(parts).await?;

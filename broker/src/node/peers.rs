@@ -173,7 +173,9 @@ async fn ask_once(
         elsewhere.keep(|group| image.groups().contains_key(&group) && !held(group));
         let missing = image.groups().iter().filter(|(group, _)| !held(**group));
         let holders = missing.flat_map(|(_, nodes)| nodes.iter().copied());
-        holders.filter(|node| image.is_live(*node)).collect()
+        // This broker is a holder too, while it still starts its replica.
+        let others = holders.filter(|node| *node != router.node());
+        others.filter(|node| image.is_live(*node)).collect()
     });
     let asked = others.into_iter().filter_map(|node| {
         let target = book.target(node)?;

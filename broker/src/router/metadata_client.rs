@@ -147,7 +147,9 @@ impl MetadataClient {
         if known.is_leader {
             return None;
         }
-        self.link.as_ref()?.brokers.target(known.leader?)
+        // It may be this one, which does not know yet that it may lead.
+        let other = known.leader.filter(|leader| *leader != self.node)?;
+        self.link.as_ref()?.brokers.target(other)
     }
 
     async fn try_propose(

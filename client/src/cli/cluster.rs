@@ -11,6 +11,8 @@ use tokio::time::Instant;
 
 /// How often the background is looked at.
 const LOOK: Duration = Duration::from_millis(500);
+/// A broker that cannot be reached for so long is not waited for. More than a restart takes.
+const GONE_AFTER: Duration = Duration::from_secs(30);
 
 /// Flags of `tidelog cluster`.
 #[derive(Args, Debug)]
@@ -111,7 +113,7 @@ pub(super) async fn run(args: ClusterArgs, global: &Global, world: &World) -> Re
             if no_wait {
                 members
             } else {
-                wait(&admin, timeout, |members| arrived(members, broker)).await?
+                wait(&admin, timeout, |members| Ok(arrived(members, broker))).await?
             }
         }
         ClusterVerb::Decommission {
@@ -149,7 +151,7 @@ pub(super) async fn leaders(
     let members = match args.verb {
         LeadersVerb::Balance { timeout } => {
             admin.balance_leaders().await?;
-            wait(&admin, timeout, uneven).await?
+            wait(&admin, timeout, |members| Ok(uneven(members))).await?
         }
         LeadersVerb::Transfer {
             group,
@@ -161,8 +163,8 @@ pub(super) async fn leaders(
                 let mut groups = members.groups.iter();
                 let at = groups.find(|at| at.group == group);
                 let leader = at.and_then(|at| at.leader);
-                (leader != Some(broker))
-                    .then(|| format!("group {group} is led by {}", named(leader)))
+                Ok((leader != Some(broker))
+                    .then(|| format!("group {group} is led by {}", named(leader))))
             })
             .await?
         }
@@ -174,20 +176,31 @@ fn named(leader: Option<i32>) -> String {
     leader.map_or_else(|| "nobody".to_owned(), |id| format!("broker {id}"))
 }
 
-/// Looks until `rest` says that nothing is left, and tells what it says when it changes.
+/// Looks until `rest` says that nothing is left, or that waiting is of no use, and tells what it says when it changes.
 async fn wait(
     admin: &AdminClient,
     timeout: Duration,
-    rest: impl Fn(&Members) -> Option<String>,
+    rest: impl Fn(&Members) -> Result<Option<String>, Failure>,
 ) -> Result<Members, Failure> {
     let deadline = Instant::now() + timeout;
     let mut said = None;
+    let mut reached = Instant::now();
     loop {
-        let left = match admin.members().await {
-            Ok(members) => match rest(&members) {
+        let answer = admin.members().await;
+        if !matches!(answer, Err(AdminError::Unreachable { .. })) {
+            reached = Instant::now();
+        }
+        let left = match answer {
+            Ok(members) => match rest(&members)? {
                 None => return Ok(members),
                 Some(left) => left,
             },
+            Err(error) if reached.elapsed() >= GONE_AFTER => {
+                return Err(Failure::Failed(format!(
+                    "{error}. What was started goes on: look with `tidelog cluster status` at another broker (one that has left the \
+                     cluster ends by itself)"
+                )));
+            }
             // The asked broker may be the one that leaves, or stop for a moment.
             Err(AdminError::Refused { message, .. }) => message,
             Err(error) => error.to_string(),
@@ -219,14 +232,20 @@ fn arrived(members: &Members, broker: i32) -> Option<String> {
 }
 
 /// What is missing until a broker is gone.
-fn left(members: &Members, broker: i32) -> Option<String> {
-    let at = members.brokers.iter().find(|at| at.id == broker)?;
+fn left(members: &Members, broker: i32) -> Result<Option<String>, Failure> {
+    let Some(at) = members.brokers.iter().find(|at| at.id == broker) else {
+        return Ok(None);
+    };
     if !at.draining {
-        return Some(format!("broker {broker} is no longer drained: it was kept"));
+        return Err(Failure::Failed(format!(
+            "broker {broker} is no longer drained: somebody has decided to keep it"
+        )));
     }
     let holds = |group: &&MemberGroup| group.group != 0 && group.replicas.contains(&broker);
     let count = members.groups.iter().filter(holds).count();
-    Some(format!("broker {broker} still holds {count} replicas"))
+    Ok(Some(format!(
+        "broker {broker} still holds {count} replicas"
+    )))
 }
 
 /// What is missing until leadership is spread evenly: for every number of copies the brokers lead the same number of groups, give or take one.
@@ -337,10 +356,10 @@ mod tests {
         assert!(arrived(&now, 3).unwrap().contains("to serve"));
         now.groups[0].target = None;
         assert_eq!(arrived(&now, 2), None);
-        assert!(left(&now, 1).unwrap().contains("no longer drained"));
+        assert!(left(&now, 1).is_err(), "kept: waiting would never end");
         now.brokers[0].draining = true;
-        assert!(left(&now, 1).unwrap().contains("holds 1 replicas"));
-        assert_eq!(left(&now, 3), None);
+        assert!(left(&now, 1).unwrap().unwrap().contains("holds 1 replicas"));
+        assert_eq!(left(&now, 3).unwrap(), None);
         now.brokers[0].draining = false;
         assert_eq!(uneven(&now), None);
         now.brokers[0].leads = 4;

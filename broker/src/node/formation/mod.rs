@@ -71,9 +71,15 @@ impl Formation {
         }
     }
 
-    /// Brokers that have asked lately to be taken in.
+    /// Brokers that have asked lately to be taken in, and are not yet.
     pub(super) fn candidates(&self) -> Vec<Candidate> {
-        self.candidates.lately()
+        let members = self.book.members().unwrap_or_default().1;
+        let mut asked = self.candidates.lately();
+        asked.retain(|one| {
+            let mut members = members.iter();
+            !members.any(|known| (known.node, known.raft_node) == (one.node, one.raft_node))
+        });
+        asked
     }
 
     fn answer(&self) -> Told {
@@ -148,13 +154,7 @@ impl Asker<'_> {
                 Decision::Found(nodes) => Some(self.found(&seeds, &nodes)),
                 Decision::Join(record) => Some(record),
                 Decision::NotMember(record, by) => {
-                    let (cluster, node) = (record.cluster(), directory.node);
-                    let text = format!(
-                        "cluster {cluster} exists (broker {by} says so) and broker {node} with this data directory is not one of its \
-                         members: waiting to be taken in. If it is new, or has lost its disk, run `tidelog cluster add {node}`; else \
-                         stop it and start it with the data directory it had"
-                    );
-                    self.say(&mut said, text);
+                    self.say(&mut said, not_member(&record, &answers, directory.node, by));
                     None
                 }
                 Decision::Disagree(text) => {
@@ -241,5 +241,66 @@ impl Asker<'_> {
                 None
             }
         }
+    }
+}
+
+/// What a broker says that waits to be taken in. Its id may be another one's: then two brokers may have been given one id by mistake.
+fn not_member(record: &Founding, answers: &BTreeMap<i32, Told>, node: NodeId, by: i32) -> String {
+    let cluster = record.cluster();
+    let now = answers.get(&by).and_then(|told| told.members.as_ref());
+    let members = now.map_or(&record.members, |now| &now.members);
+    let same = members.iter().find(|member| member.broker_id == node.get());
+    match same {
+        Some(member) => format!(
+            "cluster {cluster} (broker {by} says so) has a broker {node} with another data directory, at {}: waiting to be taken in. If broker \
+             {node} has lost its disk, run `tidelog cluster add {node}`. If that one still runs, two brokers have node.id {node}: give this \
+             one another id. Else stop it and start it with the data directory it had",
+            member.peer
+        ),
+        None => format!(
+            "cluster {cluster} exists (broker {by} says so) and broker {node} is not one of its members: waiting to be taken in. If it is \
+             new, run `tidelog cluster add {node}`"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    /// Proves that a broker that waits says whose id it has, and where that one is, as who was asked knows it now.
+    #[test]
+    fn waiting_says_whose_id_it_is() {
+        let member = |broker_id, peer: &str| MemberRecord {
+            broker_id,
+            raft_node_id: 7,
+            peer: peer.to_owned(),
+        };
+        let record = Founding {
+            cluster_id: uuid::Uuid::from_u128(7),
+            name: "t".to_owned(),
+            members: vec![member(1, "a:1"), member(2, "b:1")],
+        };
+        let mut told = Told {
+            version: VERSION,
+            broker_id: 1,
+            raft_node_id: 7,
+            seeds: String::new(),
+            record: Some(record.clone()),
+            members: None,
+        };
+        let says = |told: &Told, node| {
+            let answers = BTreeMap::from([(1, told.clone())]);
+            not_member(&record, &answers, NodeId::new(node), 1)
+        };
+        assert!(says(&told, 2).contains("has a broker 2 with another data directory, at b:1"));
+        assert!(says(&told, 3).contains("broker 3 is not one of its members"));
+        told.members = Some(MembersNow {
+            at: 9,
+            members: vec![member(1, "a:1"), member(3, "c:1")],
+        });
+        assert!(says(&told, 2).contains("broker 2 is not one of its members"));
+        assert!(says(&told, 3).contains("two brokers have node.id 3"));
     }
 }

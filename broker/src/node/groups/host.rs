@@ -206,6 +206,7 @@ impl Host {
                 starter.identity,
                 &tasks,
             );
+            leaders::yield_while_refusing(id, raft_group, &starter.refusing, &tasks);
         }
         let tier = &starter.config.tier;
         let offload_config = OffloadConfig {

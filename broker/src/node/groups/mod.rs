@@ -8,6 +8,7 @@ mod setup;
 mod starter;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::World;
@@ -75,6 +76,7 @@ pub(super) struct Parts<'a> {
     pub(super) peers: Option<&'a Arc<Peers>>,
     pub(super) store: &'a Arc<NodeStore>,
     pub(super) fatal: &'a watch::Sender<Option<String>>,
+    pub(super) refusing: &'a Arc<AtomicBool>,
     pub(super) tasks: &'a Tasks,
 }
 

@@ -19,6 +19,7 @@ use crate::placement::{Group, GroupConfig, Member, NoPeers, StateMachine};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tidelog_env::Tasks;
 use tidelog_model::{PlacementGroupId, RaftNodeId};
@@ -34,6 +35,8 @@ pub(super) struct Starter {
     pub(super) identity: Identity,
     pub(super) peers: Option<Arc<Peers>>,
     pub(super) fatal: watch::Sender<Option<String>>,
+    /// Set while this broker takes no records for want of room.
+    pub(super) refusing: Arc<AtomicBool>,
 }
 
 /// A running group.
@@ -51,6 +54,7 @@ impl Starter {
             identity: parts.identity,
             peers: parts.peers.cloned(),
             fatal: parts.fatal.clone(),
+            refusing: Arc::clone(parts.refusing),
         }
     }
 
