@@ -29,6 +29,11 @@ const BACK_SOON: Duration = Duration::from_secs(8);
 const YIELD_PAUSE_MAX: Duration = Duration::from_secs(300);
 /// How long a stop waits for others to lead: a transfer takes some round trips, and whoever is left elects anyway.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(5);
+/// How long a stop waits for a replica that could take over: one that was started a moment ago, or is a little behind under load. Without
+/// one clients wait for an election.
+const HEIR_WITHIN: Duration = Duration::from_secs(1);
+/// Pause between two looks for one.
+const HEIR_LOOK: Duration = Duration::from_millis(50);
 
 /// Whether `node` is close behind: within what a transfer waits for.
 fn keeps_up(caught_up: &BTreeMap<RaftNodeId, bool>, node: RaftNodeId) -> bool {
@@ -129,9 +134,10 @@ pub(super) fn yield_while_refusing<M: StateMachine>(
     });
 }
 
-/// Hands leadership of `group` to a replica that keeps up, and waits until it leads. Without one it does nothing.
+/// Hands leadership of `group` to a replica that keeps up, and waits until it leads. Without one, after a moment, it does nothing.
 pub(super) async fn hand_over<M: StateMachine>(group: &Group<M>) {
     let deadline = Instant::now() + HAND_OVER_WITHIN;
+    let no_heir = Instant::now() + HEIR_WITHIN;
     let mut leadership = group.leadership();
     while group.is_leader() && Instant::now() < deadline {
         let (followers, voters) = (group.followers(), group.replicas().voters);
@@ -139,7 +145,11 @@ pub(super) async fn hand_over<M: StateMachine>(group: &Group<M>) {
             .iter()
             .filter(|(node, ready)| **ready && voters.contains(node));
         let Some((next, _)) = heirs.next() else {
-            return;
+            if Instant::now() >= no_heir {
+                return;
+            }
+            tokio::time::sleep(HEIR_LOOK).await;
+            continue;
         };
         if group.transfer_leadership(*next).await.is_err() {
             return;

@@ -118,6 +118,57 @@ fn frames_behind_a_torn_one_do_not_come_back() {
     );
 }
 
+/// Proves that a last frame of which only a first part was written, up to any byte, is cut off, and that the log goes on in its place.
+#[test]
+fn a_last_frame_torn_at_any_byte_is_cut() {
+    let last_frame = |rig: &mut Rig| {
+        let log = rig.open().unwrap();
+        append(&log, vec![entry(1, 0, 64)]);
+        settle(&log);
+        let from = log.shared.writer.lock().written;
+        append(&log, vec![entry(1, 1, 64)]);
+        settle(&log);
+        let place = *log
+            .shared
+            .order
+            .lock()
+            .ledger
+            .index
+            .slot(LogIndex::new(1))
+            .unwrap();
+        let length = 56 + u64::from(place.dir_len) + u64::from(place.body_len);
+        let path = log.shared.writer.lock().active.path.clone();
+        drop(log);
+        rig.disk.kill();
+        (path, from, length)
+    };
+    let length = last_frame(&mut Rig::new()).2;
+    for written in 0..length {
+        let mut rig = Rig::new();
+        let (path, from, length) = last_frame(&mut rig);
+        let bytes = rig.disk.contents(&path).unwrap();
+        let mut whole = true;
+        for at in from + written..from + length {
+            let byte = bytes[usize::try_from(at).unwrap()];
+            for bit in (0..8).filter(|bit| byte & (1 << bit) != 0) {
+                rig.disk.flip_bit(&path, at, bit).unwrap();
+                whole = false;
+            }
+        }
+        let log = rig.open().unwrap();
+        let last = if whole { id(1, 1) } else { id(1, 0) };
+        assert_eq!(log.state().last, Some(last), "{written} of {length} bytes");
+        let next = last.index.get() + 1;
+        append(&log, vec![entry(2, next, 300)]);
+        settle(&log);
+        drop(log);
+        rig.disk.crash(1);
+        let log = rig.open().unwrap();
+        assert_eq!(log.state().last, Some(id(2, next)), "{written} bytes");
+        assert!(all(&log).is_ok(), "{written} bytes");
+    }
+}
+
 /// Proves that the same flip is damage once any later frame, even a lazy one, knew of the sync.
 #[test]
 fn a_lazy_frame_makes_the_last_batch_known() {
