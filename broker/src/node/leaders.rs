@@ -145,7 +145,8 @@ pub(super) async fn hand_over<M: StateMachine>(group: &Group<M>) {
             .iter()
             .filter(|(node, ready)| **ready && voters.contains(node));
         let Some((next, _)) = heirs.next() else {
-            if Instant::now() >= no_heir {
+            // A single copy has no other replica to lead it.
+            if voters.len() < 2 || Instant::now() >= no_heir {
                 return;
             }
             tokio::time::sleep(HEIR_LOOK).await;
