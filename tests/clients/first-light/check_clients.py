@@ -151,12 +151,14 @@ def kcat(report, broker, ledger, codec, idempotent):
 def read_all(report, broker, ledger, why="from the beginning", matching="m-", kcat_too=True):
     """Every topic of the ledger by every client. kcat takes one topic a run, which costs time."""
     mine = {topic: len(partitions) for topic, partitions in ledger.topics.items() if topic.startswith(matching)}
+    # While leaders fall, reading takes its time; all of it is read again afterwards.
+    some = dict(list(mine.items())[:: 4 if broker.may_repeat else 1])
     for client, read in READERS_OF_MANY.items():
-        with report.check(f"{client} reads {len(mine)} topics {why}"):
-            for topic, found in read(broker, mine).items():
+        asked = mine if client == "confluent" else some
+        with report.check(f"{client} reads {len(asked)} topics {why}"):
+            for topic, found in read(broker, asked).items():
                 ledger.compare(topic, found)
     if kcat_too:
-        some = list(mine)[:: 4 if broker.may_repeat else 1]
         with report.check(f"kcat reads {len(some)} topics {why}"):
             for topic in some:
                 compare_kcat(ledger, topic, clients.read_kcat(broker, topic))

@@ -169,29 +169,32 @@ def disk(report, cluster, loads):
         third.wait_said("leadership is given away")
         wait_for("others to lead", lambda: third.id not in data_leaders(cluster), 30, 0.2)
         check_members.progress(loads)
-        need(not check_members.is_ready(third), "it says that it is ready")
+        need(not third.is_ready(), "it says that it is ready")
         third.stop()
         third.reserve_bytes = 0
         third.start()
     with small_disk(third) as there:
-        if not there:
+        if there:
+            full_disk(report, cluster, loads, third)
+        else:
             print("        may not mount here: a disk that is really full is not tried", flush=True)
-            return
-        with report.check("a broker whose disk is full ends or refuses, in one line, and the others go on"):
-            third.start()
-            fill = third.data / "fill"
-            fill_up(fill)
-            for _ in range(5):
-                check_members.progress(loads)
-            if third.alive():
-                third.kill()
-            need(third.said(["No space left"]), third.last_words())
-            fill.unlink()
-        with report.check("with room again it starts, and goes on"):
-            third.start()
-            check_members.progress(loads)
-            third.stop()
     third.start()
+
+
+def full_disk(report, cluster, loads, third):
+    with report.check("a broker whose disk is full ends or refuses, in one line, and the others go on"):
+        third.start()
+        fill = third.data / "fill"
+        fill_up(fill)
+        for _ in range(5):
+            check_members.progress(loads)
+        third.clean_up()
+        need(third.said(["No space left"]), third.last_words())
+        fill.unlink()
+    with report.check("with room again it starts, and goes on"):
+        third.start()
+        check_members.progress(loads)
+        third.stop()
 
 
 def data_leaders(cluster):

@@ -29,7 +29,7 @@ def run(report, cluster, ledger):
         lost.wipe()
         lost.spawn()
         wait_for("it to be told as waiting", lambda: lost.id in waiting(cluster, others[0]), 60, 0.2)
-        need(not is_ready(lost), "it says that it is ready")
+        need(not lost.is_ready(), "it says that it is ready")
         # A member that may still run is not replaced.
         wait_for("the others to miss it", lambda: lost.id not in living(cluster, others[0]), 60, 0.2)
         progress(loads)
@@ -75,10 +75,3 @@ def waiting(cluster, by):
 
 def lacking(cluster, by, broker):
     return [group["group"] for group in status(cluster, by)["groups"] if broker.id not in group["replicas"]]
-
-
-def is_ready(broker):
-    try:
-        return broker.ready()
-    except OSError:
-        return False

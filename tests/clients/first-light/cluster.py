@@ -16,7 +16,7 @@ import confluent_kafka
 import confluent_kafka.admin
 
 import clients
-from report import need
+from report import Difference, need
 from rig import START_TIMEOUT, Broker, free_port, program, run, wait_for
 
 KILL_EVERY = 5.0
@@ -70,6 +70,13 @@ class Member(Broker):
         tomllib.loads(text)
         self.config.write_text(text)
         super().spawn()
+
+    def is_ready(self):
+        """Also of one that does not run, or ends meanwhile."""
+        try:
+            return self.alive() and self.ready()
+        except (Difference, AttributeError):
+            return False
 
     def wipe(self):
         """Its disk is lost. It must not run."""
@@ -127,9 +134,16 @@ class Cluster:
     clean_up = kill
 
     def next(self):
-        """One that lives, each time another."""
-        living = [broker for broker in self.brokers if broker.alive()]
-        return living[next(self.turn) % len(living)]
+        """One that is ready, each time another."""
+
+        def one():
+            for _ in self.brokers:
+                broker = self.brokers[next(self.turn) % len(self.brokers)]
+                if broker.is_ready():
+                    return broker
+            return None
+
+        return wait_for("a broker that is ready", one, START_TIMEOUT)
 
     def cli(self, *words, check=True, stdin=None, by=None):
         """Kafka verbs through all bootstrap addresses, admin verbs through one broker."""
@@ -146,7 +160,13 @@ class Cluster:
         return [row for broker, rows in all_ for row in rows if row["leader"] == broker.id]
 
     def get(self, path, timeout=30):
-        return self.next().get(path, timeout)
+        while True:
+            try:
+                return self.next().get(path, timeout)
+            except OSError:
+                # It was killed, or lost a leader, after it had said that it is ready.
+                if not self.may_repeat:
+                    raise
 
     def get_json(self, path):
         return json.loads(self.get(path))
