@@ -80,7 +80,7 @@ def three(report, place, world, s3=None):
         check_groups.before(report, cluster, ledger, progress)
         check_groups.after(report, cluster, ledger, progress)
     with report.check(f"kills of each broker meanwhile: {killer.kills}"):
-        need(all(killer.kills.values()), "one was never killed")
+        need(sum(map(bool, killer.kills.values())) > 1, "always the same one")
     check_members.run(report, cluster, ledger)
     check_tier.flush(report, cluster, ledger)
     again(report, cluster, ledger, "from the store")

@@ -185,7 +185,7 @@ class Cluster:
 
 
 class Killer(threading.Thread):
-    """kill -9 of the broker that leads partition 0 of `topic()`, every 5 s; it is started again at once."""
+    """kill -9 of the broker that leads a partition of `topic()`, every 5 s; it is started again at once."""
 
     def __init__(self, cluster, topic):
         super().__init__(name="killer", daemon=True)
@@ -219,7 +219,9 @@ class Killer(threading.Thread):
             self.error = error
 
     def kill_one(self):
-        victim = self.cluster.leader(self.topic()) or random.choice(self.cluster.brokers)
+        # Partition 0, 1, 2, 0 …: each is led by another broker most of the time.
+        partition = sum(self.kills.values()) % 3
+        victim = self.cluster.leader(self.topic(), partition) or random.choice(self.cluster.brokers)
         victim.kill()
         victim.start()
         self.kills[victim.id] += 1
