@@ -97,7 +97,7 @@ pub enum Refusal {
     NotMember(NodeId),
     /// Its replicas would find no place.
     #[error(
-        "broker {node} cannot go: {needed} copies need {needed} brokers, and {stay} would stay; add one first"
+        "broker {node} cannot go: {needed} brokers are needed to hold all copies and to decide on metadata, and {stay} would stay; add one first"
     )]
     TooFewBrokers {
         /// Who was to go.

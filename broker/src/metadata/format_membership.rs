@@ -65,6 +65,7 @@ pub(super) fn put_members(to: &mut Writer, image: &MetadataImage) {
         to.u32(group.get());
         to.u64(moving.id.get());
         put_nodes(to, &moving.target);
+        put_nodes(to, &moving.also);
     }
     to.count(image.founders.len());
     for (group, members) in &image.founders {
@@ -111,11 +112,12 @@ pub(super) fn take_members(
         };
         insert_ascending(&mut image.members, node, member, "the members")?;
     }
-    for _ in 0..from.count(4 + 8 + 4, "the moves")? {
+    for _ in 0..from.count(4 + 8 + 4 + 4, "the moves")? {
         let group = PlacementGroupId::new(from.u32("a moved group")?);
         let moving = ReplicaMove {
             id: LogIndex::new(from.u64("a move")?),
             target: take_nodes(from)?,
+            also: take_nodes(from)?,
         };
         let known = moving
             .target

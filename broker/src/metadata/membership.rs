@@ -30,6 +30,8 @@ pub struct ReplicaMove {
     pub id: LogIndex,
     /// The brokers that shall hold the replicas, in ascending order.
     pub target: Vec<NodeId>,
+    /// Brokers of targets that were given up: Raft may have taken them in already, so they keep their replicas until this move is done.
+    pub also: Vec<NodeId>,
 }
 
 /// What [`super::MetadataCommand::AdmitBroker`] carries.
@@ -81,7 +83,9 @@ impl MetadataImage {
     #[must_use]
     pub fn holds(&self, group: PlacementGroupId, node: NodeId) -> bool {
         let now = self.groups.get(&group);
-        now.is_some_and(|nodes| nodes.contains(&node))
+        let given_up = self.moves.get(&group).map(|moving| &moving.also);
+        let lists = now.into_iter().chain(given_up);
+        lists.into_iter().any(|nodes| nodes.contains(&node))
             || self.replicas_wanted(group).contains(&node)
     }
 
@@ -123,7 +127,8 @@ impl MetadataImage {
             peer,
             admin,
             registered,
-            fenced: None,
+            // Until it is heard: it has not served anybody yet.
+            fenced: by_operator.then_some(registered),
         };
         self.register(node, broker)?;
         let draining = false;
@@ -159,7 +164,14 @@ impl MetadataImage {
 
     fn start_move(&mut self, group: PlacementGroupId, target: Vec<NodeId>) {
         let id = self.last.index;
-        self.moves.insert(group, ReplicaMove { id, target });
+        let before = self.moves.remove(&group);
+        let given_up = before.into_iter().flat_map(|moving| {
+            let ReplicaMove { target, also, .. } = moving;
+            target.into_iter().chain(also)
+        });
+        let also: BTreeSet<NodeId> = given_up.filter(|node| !target.contains(node)).collect();
+        let also = also.into_iter().collect();
+        self.moves.insert(group, ReplicaMove { id, target, also });
     }
 
     pub(super) fn set_draining(
@@ -172,6 +184,7 @@ impl MetadataImage {
         }
         if draining {
             self.check_room_without(node)?;
+            self.check_majority_without(node)?;
         } else {
             // What is on its way because of the drain turns back; the rest goes on.
             let turned: Vec<_> = self
@@ -202,6 +215,25 @@ impl MetadataImage {
         let needed = self.groups.values().map(Vec::len).max().unwrap_or(1);
         if stay < needed {
             return Err(Refusal::TooFewBrokers { node, needed, stay });
+        }
+        Ok(())
+    }
+
+    /// Whether a majority of those that would vote on metadata lives: a change that leaves none could never be finished, nor undone.
+    fn check_majority_without(&self, node: NodeId) -> Result<(), Refusal> {
+        let mut after = self.clone();
+        if let Some(member) = after.members.get_mut(&node) {
+            member.draining = true;
+        }
+        let (voters, _) = after.metadata_replicas();
+        let live = voters.iter().filter(|node| self.is_live(**node)).count();
+        let needed = voters.len() / 2 + 1;
+        if live < needed {
+            return Err(Refusal::TooFewBrokers {
+                node,
+                needed,
+                stay: live,
+            });
         }
         Ok(())
     }
@@ -248,6 +280,8 @@ impl MetadataImage {
         let target = moving.ok_or(Refusal::Outdated)?.target.clone();
         self.moves.remove(&group);
         self.groups.insert(group, target);
+        // It exists, and has moved on: nobody sets it up any more.
+        self.founders.insert(group, BTreeMap::new());
         Ok(MetadataOutcome::MembersChanged)
     }
 

@@ -78,6 +78,9 @@ impl Rig {
         for id in 1..=brokers {
             let raft_node = u64::try_from(id * 10).unwrap();
             rig.changed(&admit(id, raft_node, true));
+            let node = node(id);
+            let fenced = false;
+            rig.run(&MetadataCommand::SetBrokerFence { node, fenced });
         }
         rig
     }
@@ -226,6 +229,42 @@ fn drains() {
     rig.changed(&remove);
     assert!(!rig.image().members().contains_key(&node(2)));
     assert!(!rig.image().brokers().contains_key(&node(2)));
+}
+
+/// Proves that a replica of a target that was given up is kept until the next move is done: Raft may have let it vote already. And that a group
+/// that has moved is set up by nobody any more.
+#[test]
+fn given_up_targets_are_held() {
+    let mut rig = Rig::new(5, &[(1, &[1, 2, 3])]);
+    let holds = |rig: &Rig, id: i32| rig.image().holds(group(1), node(id));
+    for target in [[1, 2, 4], [1, 2, 5], [1, 2, 3]] {
+        let targets = targets(&[(1, &target)]);
+        rig.changed(&MetadataCommand::MoveReplicas { targets });
+    }
+    assert!((1..=5).all(|id| holds(&rig, id)));
+    assert_eq!(rig.image().moves()[&group(1)].also, nodes(&[4, 5]));
+    assert!(!rig.image().founders(group(1)).unwrap().is_empty());
+    rig.finish_moves();
+    assert_eq!(
+        (holds(&rig, 3), holds(&rig, 4), holds(&rig, 5)),
+        (true, false, false)
+    );
+    assert!(rig.image().founders(group(1)).unwrap().is_empty());
+}
+
+/// Proves that no broker is drained when those that would vote on metadata then are mostly silent.
+#[test]
+fn a_drain_needs_a_live_majority() {
+    let mut rig = Rig::new(5, &[(1, &[1, 2, 3])]);
+    for id in [4, 5] {
+        let (node, fenced) = (node(id), true);
+        rig.run(&MetadataCommand::SetBrokerFence { node, fenced });
+    }
+    assert!(matches!(
+        rig.refused(&drain(1, true)),
+        Refusal::TooFewBrokers { .. }
+    ));
+    rig.changed(&drain(4, true));
 }
 
 /// Proves that groups of another number of copies can be made, once, on members only.

@@ -99,10 +99,16 @@ pub fn plan_moves(image: &MetadataImage) -> BTreeMap<PlacementGroupId, Vec<NodeI
         }
         while nodes.len() < wanted.len() {
             let Some(next) = room.next(&nodes) else {
-                return BTreeMap::new();
+                break;
             };
             room.took(next);
             nodes.push(next);
+        }
+        if nodes.len() < wanted.len() {
+            // No room for this one now; the others may go on.
+            let chosen = nodes.iter().filter(|node| !wanted.contains(node));
+            chosen.for_each(|node| room.left(*node));
+            continue;
         }
         nodes.sort_unstable();
         moves.insert(*group, nodes);

@@ -50,7 +50,10 @@ impl Book {
 
     /// The members by this broker's image, and the log index that says so; `None` while it has no image.
     pub(super) fn members(&self) -> Option<(u64, Vec<Known>)> {
-        self.metadata.get()?.read(|machine| {
+        let metadata = self.metadata.get()?;
+        // An image that nobody keeps current may lack who has come since.
+        metadata.leadership().borrow().leader?;
+        metadata.read(|machine| {
             let image = machine.image();
             if image.members().is_empty() {
                 return None;

@@ -72,7 +72,9 @@ pub(super) fn spread<M: StateMachine>(
             loop {
                 tokio::time::sleep(TICK).await;
                 let next = wanted(id, &metadata, own)
-                    .filter(|next| group.is_leader() && keeps_up(&group.followers(), *next));
+                    .filter(|next| group.is_leader() && keeps_up(&group.followers(), *next))
+                    // A learner cannot lead.
+                    .filter(|next| group.replicas().voters.contains(next));
                 let Some(next) = next else {
                     steady = 0;
                     continue;

@@ -43,12 +43,13 @@ fn wanted(image: &MetadataImage, group: PlacementGroupId) -> Option<(Replicas, O
         };
         return (!replicas.voters.is_empty()).then_some((replicas, None));
     }
-    let moving = image.moves().get(&group)?;
+    let moving = image.moves().get(&group).map(|moving| moving.id);
+    let nodes = image.replicas_wanted(group).iter().copied();
     let replicas = Replicas {
-        voters: members(&mut moving.target.iter().copied())?,
+        voters: members(&mut { nodes })?,
         learners: BTreeMap::new(),
     };
-    Some((replicas, Some(moving.id)))
+    (!replicas.voters.is_empty()).then_some((replicas, moving))
 }
 
 /// Works on the membership of `group` while this broker leads it.
@@ -79,8 +80,19 @@ async fn step<M: StateMachine>(
     metadata: &MetadataClient,
     said: &mut Option<MembershipStep>,
 ) -> bool {
-    let wanted = metadata.group.read(|machine| wanted(machine.image(), id));
-    let Some((replicas, moving)) = wanted else {
+    let look = || metadata.group.read(|machine| wanted(machine.image(), id));
+    let Some((replicas, moving)) = look() else {
+        return false;
+    };
+    if moving.is_none() && group.replicas().is(&replicas) {
+        return false;
+    }
+    // The image here may be behind, and say what was wanted once. The leader of metadata has all of it.
+    let behind = id != PlacementGroupId::METADATA;
+    if behind && metadata.barrier().await.is_err() {
+        return false;
+    }
+    let Some((replicas, moving)) = look() else {
         return false;
     };
     let stepped = match group.step_membership(&replicas).await {

@@ -44,6 +44,17 @@ pub struct ReplicasNow {
     pub settled: bool,
 }
 
+impl ReplicasNow {
+    /// Whether these are exactly the replicas that are wanted, and that is committed.
+    #[must_use]
+    pub fn is(&self, wanted: &Replicas) -> bool {
+        let all = wanted.voters.keys().chain(wanted.learners.keys());
+        self.settled
+            && self.voters.iter().eq(wanted.voters.keys())
+            && self.members.keys().copied().collect::<BTreeSet<_>>() == all.copied().collect()
+    }
+}
+
 /// What one step came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MembershipStep {
@@ -100,14 +111,19 @@ impl<M: StateMachine> Group<M> {
         }
         let now = self.replicas();
         let all = wanted.voters.iter().chain(&wanted.learners);
-        let missing = all.filter(|(id, _)| !now.members.contains_key(id));
-        if let Some((id, member)) = missing.into_iter().next() {
+        let mut unreached = Vec::new();
+        for (id, member) in all.filter(|(id, _)| !now.members.contains_key(id)) {
             if !self.seed(*id, member).await {
-                return Ok(MembershipStep::CatchingUp(vec![*id]));
+                // It does not keep the others waiting.
+                unreached.push(*id);
+                continue;
             }
             let adding = self.core.raft.add_learner(id.get(), member.clone(), false);
             within(adding).await?;
             return Ok(MembershipStep::Changed);
+        }
+        if !unreached.is_empty() {
+            return Ok(MembershipStep::CatchingUp(unreached));
         }
         let voters: BTreeSet<RaftNodeId> = wanted.voters.keys().copied().collect();
         if now.voters != voters || !now.settled {
@@ -167,6 +183,12 @@ impl<M: StateMachine> Group<M> {
             .collect();
         if !behind.is_empty() {
             return Ok(MembershipStep::CatchingUp(behind));
+        }
+        // A change that its voters cannot commit could never be undone.
+        let (there, away): (Vec<RaftNodeId>, Vec<RaftNodeId>) =
+            voters.iter().copied().partition(|id| ready(id));
+        if 2 * there.len() <= voters.len() {
+            return Ok(MembershipStep::CatchingUp(away));
         }
         if !voters.contains(&own) && now.settled {
             let mut heirs = voters.iter().filter(|id| now.voters.contains(id));

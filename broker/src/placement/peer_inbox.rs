@@ -16,6 +16,7 @@ use super::raft_types::{
 };
 use crate::log::Vote;
 use openraft::Raft;
+use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, TransferLeaderRequest,
     VoteRequest as RaftVoteRequest, VoteResponse,
@@ -83,11 +84,27 @@ impl PeerInbox {
         Ok(reply)
     }
 
+    /// A replica that knows no members holds nothing: it was not set up, or starts anew in a group that it was in before. Its vote could make
+    /// a leader of one that lacks what others acknowledged.
+    fn check_taken_in(&self) -> Result<(), PeerError> {
+        let metrics = self.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let known = metrics
+            .membership_config
+            .membership()
+            .nodes()
+            .next()
+            .is_some();
+        let why = || PeerError::Failed("this replica is not in the group yet".to_owned());
+        known.then_some(()).ok_or_else(why)
+    }
+
     /// Votes; a granted vote is on disk when it returns.
     ///
     /// # Errors
     /// The group stopped.
     pub async fn vote(&self, request: VoteRequest) -> Result<VoteReply, PeerError> {
+        self.check_taken_in()?;
         let response = self
             .raft
             .vote(vote_request(request))
@@ -101,6 +118,7 @@ impl PeerInbox {
     /// # Errors
     /// The group stopped.
     pub async fn pre_vote(&self, request: VoteRequest) -> Result<VoteReply, PeerError> {
+        self.check_taken_in()?;
         let response = self
             .raft
             .pre_vote(vote_request(request))

@@ -221,8 +221,13 @@ async fn wait(
 /// What is missing until a broker is there with its replicas.
 fn arrived(members: &Members, broker: i32) -> Option<String> {
     let at = members.brokers.iter().find(|at| at.id == broker);
-    if !at.is_some_and(|at| at.live) {
+    let Some(at) = at.filter(|at| at.live) else {
         return Some(format!("waiting for broker {broker} to serve"));
+    };
+    // Loads are evened out as soon as it serves; a moment before nothing is planned yet.
+    let uneven = members.brokers.iter().any(|other| other.replicas >= 2);
+    if at.replicas == 0 && uneven {
+        return Some(format!("waiting for replicas of broker {broker}"));
     }
     let moving = members.groups.iter().filter(|group| group.target.is_some());
     match moving.count() {

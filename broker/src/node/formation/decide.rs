@@ -114,7 +114,9 @@ fn known(own: &Told, answers: &BTreeMap<i32, Told>) -> Option<Decision> {
         .members
         .iter()
         .any(|member| (member.broker_id, member.raft_node_id) == (own.broker_id, own.raft_node_id));
-    let member = newest.members.as_ref().map_or(founder, |now| now.has(own));
+    // Who answers without metadata has just started, as this one: then what this one knew counts.
+    let was = founder || own.record.is_some();
+    let member = newest.members.as_ref().map_or(was, |now| now.has(own));
     Some(if member {
         Decision::Join(record)
     } else {
@@ -216,6 +218,18 @@ mod tests {
         assert_eq!(left, Decision::NotMember(record([11, 22, 33]), 2));
         let came = decide(&told(4), &seeds(), &from);
         assert_eq!(came, Decision::Join(record([11, 22, 33])));
+        // All start anew: nobody has metadata yet, and a member that came later knows that it is one.
+        for told in from.values_mut() {
+            told.members = None;
+        }
+        let fourth = told(4);
+        assert!(matches!(
+            decide(&fourth, &seeds(), &from),
+            Decision::NotMember(..)
+        ));
+        let mut back = told(4);
+        back.record = Some(record([11, 22, 33]));
+        assert!(matches!(decide(&back, &seeds(), &from), Decision::Join(_)));
         let mut stranger = told(4);
         stranger.raft_node_id = 45;
         assert!(matches!(

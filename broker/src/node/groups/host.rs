@@ -83,9 +83,18 @@ impl Host {
         // All at once: each reads its log, and its peers wait for it.
         let starting =
             missing.map(|id| async move { Ok::<_, StartError>((id, self.start(id).await?)) });
-        let started = futures::future::try_join_all(starting.collect::<Vec<_>>()).await?;
-        held.extend(started);
-        Ok(())
+        let started = futures::future::join_all(starting.collect::<Vec<_>>()).await;
+        let mut failed = None;
+        for one in started {
+            match one {
+                Ok((id, replica)) => {
+                    held.insert(id, replica);
+                }
+                // The others run, and are stopped with the node.
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(()), Err)
     }
 
     /// Follows metadata until `tasks` stop.
@@ -97,38 +106,50 @@ impl Host {
                 let mut applied = host.metadata.group.applied();
                 loop {
                     applied.borrow_and_update();
-                    host.follow().await;
-                    if applied.changed().await.is_err() {
-                        return std::future::pending().await;
+                    let left = host.follow().await;
+                    tokio::select! {
+                        changed = applied.changed() => {
+                            if changed.is_err() {
+                                return std::future::pending().await;
+                            }
+                        }
+                        // What could not be dropped is tried again without waiting for a change.
+                        () = tokio::time::sleep(RETRY_PAUSE), if left => {}
                     }
                 }
             }
         });
     }
 
-    async fn follow(&self) {
+    /// Does what metadata says; true if something is left to do.
+    async fn follow(&self) -> bool {
         if let Err(error) = self.start_all().await {
             // As at a start: what this broker must hold it cannot.
             self.starter.fatal.send_replace(Some(error.to_string()));
-            return;
+            return false;
         }
-        let node = self.starter.identity.node;
+        let (node, raft_node) = (self.starter.identity.node, self.starter.identity.raft_node);
         let gone = self.metadata.group.read(|machine| {
             let members = machine.image().members();
-            !members.is_empty() && !members.contains_key(&node)
+            let own = members.get(&node);
+            let same = own.is_some_and(|member| member.raft_node == raft_node);
+            !members.is_empty() && !same
         });
         if gone {
             let text = format!(
-                "broker {node} was decommissioned and holds nothing any more: its data directory may be deleted"
+                "broker {node} was decommissioned, or replaced by one with another data directory: this one is not used any more and may be deleted"
             );
             self.starter.fatal.send_replace(Some(text));
-            return;
+            return false;
         }
+        let mut left = false;
         for id in self.unwanted().await {
             if let Err(error) = self.drop_replica(id).await {
-                tracing::warn!(group = %id, "the replica is not dropped yet: {error}");
+                tracing::debug!(group = %id, "the replica is not dropped yet: {error}");
+                left = true;
             }
         }
+        left
     }
 
     /// Replicas that run, or whose files lie here, and that nobody wants.

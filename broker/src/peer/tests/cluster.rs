@@ -141,12 +141,7 @@ impl Cluster {
             })
             .collect();
         for id in [3, 2, 1] {
-            let first = if id == 1 {
-                members.clone()
-            } else {
-                BTreeMap::new()
-            };
-            cluster.start_one(id, first).await;
+            cluster.start_one(id, members.clone()).await;
         }
         cluster
     }

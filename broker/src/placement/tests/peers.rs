@@ -127,13 +127,7 @@ impl Cluster {
         let mut groups = BTreeMap::new();
         for id in 1..=3 {
             let home = Home::on(disk.shared(), PathBuf::from(format!("/replica-{id}/1")), id);
-            // One replica sets the group up; the others are taken in by its entries.
-            let first = if id == 1 {
-                members.clone()
-            } else {
-                BTreeMap::new()
-            };
-            let mut config = GroupConfig::new(GROUP, home.node, first);
+            let mut config = GroupConfig::new(GROUP, home.node, members.clone());
             config.heartbeat = Duration::from_millis(50);
             config.election_min = Duration::from_millis(300);
             config.election_max = Duration::from_millis(600);
@@ -336,4 +330,31 @@ async fn leadership_is_handed_over() {
         .expect("applied");
     cluster.agree(&[0, 1]).await;
     cluster.stop().await;
+}
+
+/// Proves that a replica that waits to be taken in gives nobody its vote: it may have held what was acknowledged, and lost it.
+#[tokio::test]
+async fn an_empty_replica_grants_no_vote() {
+    let home = Home::on(MemoryDisk::new().shared(), PathBuf::from("/replica-1/1"), 1);
+    let config = GroupConfig::new(GROUP, home.node, BTreeMap::new());
+    let network = Arc::new(From(Arc::<Hub>::default(), home.node));
+    let group = Group::start(config, home.log().await, Values::new(Cuts::AtCut), network)
+        .await
+        .expect("starts");
+    let request = || VoteRequest {
+        vote: crate::log::Vote {
+            term: Term::new(9),
+            node: RaftNodeId::new(2),
+            committed: false,
+        },
+        last: None,
+        transfer: true,
+    };
+    let refused = group.inbox().vote(request()).await.unwrap_err();
+    assert!(
+        refused.to_string().contains("not in the group"),
+        "{refused}"
+    );
+    assert!(group.inbox().pre_vote(request()).await.is_err());
+    group.stop().await;
 }
