@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::pin::pin;
 use std::process::ExitCode;
 use tidelog::config::{Config, Sources};
-use tidelog::node::{Node, World};
+use tidelog::node::{Ended, Node, World};
 
 /// Says why a verb failed; exit code 1.
 #[allow(clippy::print_stderr, reason = "the CLI's output")]
@@ -73,9 +73,26 @@ pub(crate) async fn run_node(sources: &Sources, started: impl FnOnce(&Node, &Con
             node.stop().await;
             code
         }
-        reason = node.failed() => {
-            // No orderly stop: nothing may be acknowledged any more.
-            fail(&format!("{reason}; the broker ends so that nothing unsafe is acknowledged"))
+        ended = node.ended() => end(ended, node).await,
+    }
+}
+
+/// Ends a node that must end by itself.
+async fn end(ended: Ended, node: Node) -> ExitCode {
+    match ended {
+        // No orderly stop: nothing may be acknowledged any more.
+        Ended::Failed(reason) => fail(&format!(
+            "{reason}; the broker ends so that nothing unsafe is acknowledged"
+        )),
+        Ended::Replaced(text) => {
+            let code = fail(&text);
+            node.stop().await;
+            code
+        }
+        Ended::Left(text) => {
+            say(&text);
+            node.stop().await;
+            ExitCode::SUCCESS
         }
     }
 }
@@ -109,15 +126,27 @@ pub(crate) async fn run_nodes(
         signal = &mut signal => return stopped(signal),
     };
     started(&nodes);
-    let failed = nodes.iter().map(|(node, _)| Box::pin(node.failed()));
-    let code = tokio::select! {
-        signal = signal => stopped(signal),
-        (reason, _, _) = futures::future::select_all(failed) => {
-            return fail(&format!("{reason}; the process ends so that nothing unsafe is acknowledged"));
+    let mut nodes: Vec<Node> = nodes.into_iter().map(|(node, _)| node).collect();
+    let mut code = ExitCode::SUCCESS;
+    while !nodes.is_empty() {
+        let ended = nodes.iter().map(|node| Box::pin(node.ended()));
+        let (ended, at) = tokio::select! {
+            signal = &mut signal => {
+                code = stopped(signal);
+                break;
+            }
+            (ended, at, _) = futures::future::select_all(ended) => (ended, at),
+        };
+        if let Ended::Failed(reason) = ended {
+            return fail(&format!(
+                "{reason}; the process ends so that nothing unsafe is acknowledged"
+            ));
         }
-    };
+        // It has left; the others go on.
+        end(ended, nodes.remove(at)).await;
+    }
     // All at once: nobody is left to hand leadership over to.
-    futures::future::join_all(nodes.into_iter().map(|(node, _)| node.stop())).await;
+    futures::future::join_all(nodes.into_iter().map(Node::stop)).await;
     code
 }
 

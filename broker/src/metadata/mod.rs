@@ -24,6 +24,7 @@ mod membership_tests;
 mod names;
 mod plan;
 mod spread;
+mod standing;
 
 pub use apply::{MetadataOutcome, Refusal};
 pub use command::{ConfigChange, ConfigOperation, ConfigSetMode, MetadataCommand, ProducerIdBlock};
@@ -41,6 +42,7 @@ pub use membership::{Admission, ClusterMember, REPLICAS_MAX, ReplicaMove};
 pub use names::{NameError, check_topic_name};
 pub use plan::{COPIES_DEFAULT, choose_first_replicas, choose_replicas, plan_moves};
 pub use spread::{choose_groups, choose_groups_on, copies_default};
+pub use standing::Standing;
 
 /// Most partitions of one topic.
 pub const TOPIC_PARTITIONS_MAX: usize = 10_000;

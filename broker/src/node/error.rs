@@ -1,10 +1,11 @@
-//! Why a broker did not start: one clear line each that says what to do.
+//! Why a broker did not start, and why it ends by itself: one clear line each that says what to do.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::identity::IdentityError;
 use crate::log::LogError;
+use crate::metadata::Standing;
 use crate::net::NetError;
 use crate::peer::PeerListenError;
 use crate::placement::PlacementError;
@@ -89,4 +90,31 @@ pub enum StartError {
     /// The archive could not be set up.
     #[error("archive: {0}")]
     Archive(String),
+}
+
+/// Why a running broker ends by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// A group can no longer promise anything (a disk that failed): the process must end without any further acknowledgement.
+    Failed(String),
+    /// Another data directory has taken this one's place. What was acknowledged is with the others; it may stop in order.
+    Replaced(String),
+    /// It was decommissioned: it holds nothing any more, and ends as it should.
+    Left(String),
+}
+
+impl Ended {
+    /// What becomes of a broker that is `standing` to its cluster. `None`: it goes on.
+    pub(super) fn of(standing: Standing, node: NodeId) -> Option<Self> {
+        match standing {
+            Standing::Member => None,
+            Standing::Replaced(by) => Some(Self::Replaced(format!(
+                "broker {node} was replaced (`tidelog cluster add {node}`) by one with another data directory (Raft node {by}): this data \
+                 directory is not used any more. If two brokers run with node.id {node}, give one of them another id"
+            ))),
+            Standing::Gone => Some(Self::Left(format!(
+                "broker {node} was decommissioned and has left the cluster: its data directory is not used any more and may be deleted"
+            ))),
+        }
+    }
 }

@@ -26,7 +26,7 @@ use tidelog_env::{Clock, Network, Random, Tasks};
 use tidelog_model::NodeId;
 use tokio::sync::watch;
 
-pub use error::StartError;
+pub use error::{Ended, StartError};
 pub use identity::Identity;
 pub use store::probe_store;
 
@@ -75,7 +75,7 @@ pub struct Addresses {
 /// A running broker.
 pub struct Node {
     addresses: Addresses,
-    fatal: watch::Receiver<Option<String>>,
+    fatal: watch::Receiver<Option<Ended>>,
     parts: stop::Parts,
     _lock: Box<dyn DirLock>,
 }
@@ -137,13 +137,13 @@ impl Node {
         &self.addresses
     }
 
-    /// Waits until a group can no longer promise anything (a disk that failed): the process must end, without any
-    /// further acknowledgement.
-    pub async fn failed(&self) -> String {
+    /// Waits until this broker must end by itself.
+    pub async fn ended(&self) -> Ended {
         let mut fatal = self.fatal.clone();
-        match fatal.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone().unwrap_or_default(),
-            Err(_) => std::future::pending().await,
+        let ended = fatal.wait_for(Option::is_some).await;
+        match ended.ok().and_then(|why| why.clone()) {
+            Some(ended) => ended,
+            None => std::future::pending().await,
         }
     }
 
@@ -161,7 +161,7 @@ impl Node {
 
 type Started = (
     Addresses,
-    watch::Receiver<Option<String>>,
+    watch::Receiver<Option<Ended>>,
     groups::NodeGroups,
     listeners::Listeners,
 );

@@ -1,6 +1,6 @@
 //! A whole broker in this process, on loopback and free ports, asked over its protocols: what only all parts together show.
 
-use super::{Node, World};
+use super::{Ended, Node, World};
 use crate::config::{Config, Sources};
 use crate::error::ErrorCode;
 use crate::wire::messages::create_topics_request::{CreatableTopic, CreatableTopicConfig};
@@ -25,6 +25,7 @@ mod health;
 mod majority;
 mod members;
 mod produce;
+mod replaced;
 mod replica_moves;
 mod starting;
 mod three;

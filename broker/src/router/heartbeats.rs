@@ -6,13 +6,13 @@
 
 use super::metadata_client::MetadataClient;
 use super::sessions::Sessions;
-use crate::metadata::{MetadataCommand, MetadataMachine, MetadataOutcome};
+use crate::metadata::{MetadataCommand, MetadataMachine, MetadataOutcome, Standing};
 use crate::placement::{Group, ProposeError};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::Tasks;
-use tidelog_model::{LogId, NodeId, TimestampMs};
+use tidelog_model::{LogId, NodeId, RaftNodeId, TimestampMs};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
 
@@ -24,6 +24,17 @@ const LOOKS_PER_SESSION: u32 = 12;
 const LEAVE_PAUSE: Duration = Duration::from_millis(50);
 /// How long a broker that stops tries to say so. Whoever misses it finds out within a session.
 const LEAVE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Why a sign of life was not taken.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HeartbeatError {
+    /// Nobody took it; the next one may be.
+    #[error(transparent)]
+    Unheard(#[from] ProposeError),
+    /// The leader says that the caller is no member any more. It never will be again under its Raft node.
+    #[error("this broker is no member any more: {0:?}")]
+    NotMember(Standing),
+}
 
 /// When brokers were heard, on the broker that leads the metadata group. Clones share it.
 #[derive(Clone)]
@@ -42,17 +53,27 @@ impl BrokerSessions {
         }
     }
 
-    /// A sign of life of `node`, or its word that it stops, at the leader. A fence is changed before this returns.
+    /// A sign of life of `caller`, or its word that it stops, at the leader. A fence is changed before this returns.
     pub(super) async fn hear(
         &self,
         group: &Group<MetadataMachine>,
-        node: NodeId,
+        caller: (NodeId, RaftNodeId),
         leaving: bool,
         stamp: TimestampMs,
-    ) -> Result<LogId, ProposeError> {
+    ) -> Result<LogId, HeartbeatError> {
         if !group.is_leader() {
             let leader = group.leadership().borrow().leader;
-            return Err(ProposeError::NotLeader { leader });
+            return Err(ProposeError::NotLeader { leader }.into());
+        }
+        let (node, raft_node) = caller;
+        let standing = || group.read(|machine| machine.image().standing(node, raft_node));
+        if standing() != Standing::Member {
+            // One that was cut off may not know who has come since, and may not know yet that it does not lead.
+            group.read_barrier().await?;
+            let standing = standing();
+            if standing != Standing::Member {
+                return Err(HeartbeatError::NotMember(standing));
+            }
         }
         let known = group.read(|machine| {
             let broker = machine.image().brokers().get(&node);
@@ -64,7 +85,7 @@ impl BrokerSessions {
                 self.sessions.lock().heard(node, Instant::now());
             }
             if fenced != leaving {
-                return set_fence(group, node, leaving, stamp).await;
+                return Ok(set_fence(group, node, leaving, stamp).await?);
             }
         }
         let applied = *group.applied().borrow();
@@ -102,6 +123,12 @@ async fn set_fence(
 }
 
 impl MetadataClient {
+    /// How long a broker may be silent.
+    #[must_use]
+    pub const fn session(&self) -> Duration {
+        self.sessions.session
+    }
+
     /// Fences brokers that fall silent, whenever this broker leads the metadata group.
     pub fn watch_brokers(&self, tasks: &Tasks) {
         let client = self.clone();
@@ -129,15 +156,25 @@ pub struct Heartbeats {
 }
 
 impl Heartbeats {
-    /// Tells the leader of the metadata group that this broker serves: now, several times in a session, and when another leads.
+    /// Tells the leader of the metadata group that this broker serves: now, several times in a session, and when another leads. If the leader
+    /// says that it is no member any more, `ended` is told so, once.
     #[must_use]
-    pub fn start(client: MetadataClient, tasks: &Tasks) -> Self {
+    pub fn start(
+        client: MetadataClient,
+        ended: impl FnOnce(Standing) + Send + 'static,
+        tasks: &Tasks,
+    ) -> Self {
         let (leave, mut left) = oneshot::channel::<oneshot::Sender<()>>();
         let interval = client.sessions.session / HEARTBEATS_PER_SESSION;
         tasks.spawn("heartbeats", async move {
             let mut leadership = client.group.leadership();
             let done = tokio::select! {
-                () = beat(&client, interval, &mut leadership) => return,
+                standing = beat(&client, interval, &mut leadership) => {
+                    if let Some(standing) = standing {
+                        ended(standing);
+                    }
+                    return;
+                }
                 done = &mut left => done,
             };
             let Ok(done) = done else {
@@ -163,22 +200,23 @@ impl Heartbeats {
 
 /// Until somebody takes it: this broker may have handed leadership over a moment ago.
 async fn say_leave(client: &MetadataClient) {
-    while client.heartbeat(true, LEAVE_WITHIN).await.is_err() {
+    while let Err(HeartbeatError::Unheard(_)) = client.heartbeat(true, LEAVE_WITHIN).await {
         tokio::time::sleep(LEAVE_PAUSE).await;
     }
 }
 
-/// Ends when the group does.
+/// Ends when the group does, or with what this broker is when it is no member any more.
 async fn beat(
     client: &MetadataClient,
     interval: Duration,
     leadership: &mut watch::Receiver<crate::placement::Leadership>,
-) {
+) -> Option<Standing> {
     loop {
         leadership.borrow_and_update();
         let next = Instant::now() + interval;
         match timeout(interval, client.heartbeat(false, interval)).await {
             Ok(Ok(_)) => {}
+            Ok(Err(HeartbeatError::NotMember(standing))) => return Some(standing),
             Ok(Err(error)) => tracing::debug!("no sign of life was taken: {error}"),
             Err(_) => tracing::debug!("a sign of life was not answered in time"),
         }
@@ -186,11 +224,104 @@ async fn beat(
             () = tokio::time::sleep_until(next) => {}
             changed = leadership.changed() => {
                 if changed.is_err() {
-                    return;
+                    return None;
                 }
                 // Leadership may change several times within moments.
                 tokio::time::sleep(interval / 10).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use crate::log::{GroupLog, GroupLogConfig, LogEnv, NoObserver};
+    use crate::metadata::Admission;
+    use crate::placement::{GroupConfig, Member, NoPeers};
+    use std::collections::BTreeMap;
+    use tidelog_env::{MemoryDisk, SystemRandom};
+    use tidelog_model::{ClusterId, PlacementGroupId};
+    use uuid::Uuid;
+
+    const WITHIN: Duration = Duration::from_secs(20);
+    const STAMP: TimestampMs = TimestampMs::new(1);
+    const OWN: (NodeId, RaftNodeId) = (NodeId::new(1), RaftNodeId::new(11));
+
+    /// A metadata group of one, with broker 2 as Raft node 22.
+    async fn group() -> Group<MetadataMachine> {
+        let cluster = ClusterId::new(Uuid::from_u128(7));
+        let dir = "/data/groups/0".into();
+        let config = GroupLogConfig::new(dir, cluster, PlacementGroupId::METADATA, OWN.1);
+        let env = LogEnv {
+            disk: MemoryDisk::default().shared(),
+            random: SystemRandom::shared(),
+            tasks: Tasks::new(),
+            fatal: Arc::new(|failure| panic!("{failure}")),
+            observer: Arc::new(NoObserver),
+        };
+        let log = GroupLog::open(config.with_file_bytes(4 << 20), env).await;
+        let member = Member {
+            broker: OWN.0,
+            address: String::new(),
+        };
+        let config = GroupConfig::alone(PlacementGroupId::METADATA, OWN.1, member);
+        let machine = MetadataMachine::new();
+        let started = Group::start(config, log.unwrap(), machine, Arc::new(NoPeers)).await;
+        let group = started.unwrap();
+        group.wait_leader(WITHIN).await.unwrap();
+        let groups = BTreeMap::from([(PlacementGroupId::new(1), vec![OWN.0])]);
+        let bootstrap = MetadataCommand::BootstrapCluster {
+            cluster,
+            name: "t".to_owned(),
+            groups,
+        };
+        group.propose(bootstrap.encode(STAMP)).await.unwrap();
+        admit(&group, OWN).await;
+        admit(&group, (NodeId::new(2), RaftNodeId::new(22))).await;
+        group
+    }
+
+    async fn admit(group: &Group<MetadataMachine>, who: (NodeId, RaftNodeId)) {
+        let admission = Admission {
+            node: who.0,
+            raft_node: who.1,
+            zone: "z".to_owned(),
+            peer: None,
+            by_operator: true,
+        };
+        let command = MetadataCommand::AdmitBroker(admission);
+        let (_, outcome) = group.propose(command.encode(STAMP)).await.unwrap();
+        assert_eq!(outcome, MetadataOutcome::MembersChanged);
+    }
+
+    /// Proves that signs of life are taken from members by their Raft nodes: one that was replaced, and one that is gone, are told so, and keep
+    /// nobody else alive.
+    #[tokio::test]
+    async fn only_members_live() {
+        let group = group().await;
+        let sessions = BrokerSessions::new(Duration::from_secs(6));
+        let two = NodeId::new(2);
+        let (old, new) = (RaftNodeId::new(22), RaftNodeId::new(23));
+        let hear = |node, raft_node| sessions.hear(&group, (node, raft_node), false, STAMP);
+        let live = || group.read(|machine| machine.image().is_live(two));
+        hear(two, old).await.unwrap();
+        assert!(live());
+
+        admit(&group, (two, new)).await;
+        let said = hear(two, old).await.unwrap_err();
+        let HeartbeatError::NotMember(standing) = said else {
+            panic!("{said}");
+        };
+        assert_eq!(standing, Standing::Replaced(new));
+        assert!(!live(), "the old one does not speak for the new one");
+        hear(two, new).await.unwrap();
+        assert!(live());
+
+        let stranger = hear(NodeId::new(3), RaftNodeId::new(33)).await;
+        let gone = HeartbeatError::NotMember(Standing::Gone);
+        assert_eq!(stranger.unwrap_err().to_string(), gone.to_string());
+        group.stop().await;
     }
 }

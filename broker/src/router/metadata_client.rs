@@ -4,15 +4,15 @@
 //! Not here: the answering side (`metadata_service.rs`), what commands mean (`metadata`).
 //! Spec: docs/protocols/metadata-forwarding.md
 
-use super::heartbeats::BrokerSessions;
+use super::heartbeats::{BrokerSessions, HeartbeatError};
 use super::metadata_service::{Answer, Request};
-use crate::metadata::{MetadataCommand, MetadataMachine, MetadataOutcome};
+use crate::metadata::{MetadataCommand, MetadataMachine, MetadataOutcome, Standing};
 use crate::peer::{CallError, PeerTarget, PeerTransport};
 use crate::placement::{Group, ProposeError};
 use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::{Clock, Random};
-use tidelog_model::{LogId, NodeId, TimestampMs};
+use tidelog_model::{LogId, NodeId, RaftNodeId, TimestampMs};
 use tokio::time::{Instant, timeout_at};
 
 /// How long a change may look for a leader, and for its outcome: below the 30 s that clients give a request, above a bad election.
@@ -42,6 +42,8 @@ pub struct MetadataLink {
 pub struct MetadataClient {
     /// This broker.
     pub node: NodeId,
+    /// It as a Raft node.
+    pub raft_node: RaftNodeId,
     /// Its replica of the metadata group.
     pub group: Group<MetadataMachine>,
     /// When brokers were heard, while this one leads the group.
@@ -116,16 +118,21 @@ impl MetadataClient {
         &self,
         leaving: bool,
         within: Duration,
-    ) -> Result<LogId, ProposeError> {
+    ) -> Result<LogId, HeartbeatError> {
         let Some(target) = self.leader() else {
             let stamp = TimestampMs::new(self.clock.now_ms());
-            let heard = self.sessions.hear(&self.group, self.node, leaving, stamp);
-            return heard.await;
+            let own = (self.node, self.raft_node);
+            return self.sessions.hear(&self.group, own, leaving, stamp).await;
         };
         let deadline = Instant::now() + within;
         let request = Request::Heartbeat { leaving };
-        let (id, _) = self.call(&target, &request, deadline).await?;
-        Ok(id)
+        match self.ask(&target, &request, deadline).await? {
+            Answer::NotMember(by) => {
+                let standing = by.map_or(Standing::Gone, Standing::Replaced);
+                Err(HeartbeatError::NotMember(standing))
+            }
+            answer => Ok(done(answer)?.0),
+        }
     }
 
     async fn pause_or(&self, error: ProposeError, deadline: Instant) -> Result<(), ProposeError> {
@@ -178,6 +185,15 @@ impl MetadataClient {
         request: &Request,
         deadline: Instant,
     ) -> Result<(LogId, Option<MetadataOutcome>), ProposeError> {
+        done(self.ask(target, request, deadline).await?)
+    }
+
+    async fn ask(
+        &self,
+        target: &PeerTarget,
+        request: &Request,
+        deadline: Instant,
+    ) -> Result<Answer, ProposeError> {
         let Some(link) = &self.link else {
             return Err(ProposeError::NotLeader { leader: None });
         };
@@ -191,22 +207,10 @@ impl MetadataClient {
             Err(CallError::NotDone(_)) => return Err(ProposeError::NotLeader { leader: None }),
             Err(CallError::Unknown(_)) => return Err(ProposeError::Unknown),
         };
-        match Answer::decode(&answer) {
-            Ok(Answer::Done(id, outcome)) => Ok((id, outcome)),
-            Ok(Answer::NotLeader(leader)) => Err(ProposeError::NotLeader { leader }),
-            Ok(Answer::DidNotHappen(why)) => {
-                tracing::debug!("the leader of metadata did nothing: {why}");
-                Err(ProposeError::Overloaded)
-            }
-            Ok(Answer::MayHaveHappened(why)) => {
-                tracing::debug!("the leader of metadata does not know: {why}");
-                Err(ProposeError::Unknown)
-            }
-            Err(error) => {
-                tracing::warn!("the answer of the leader of metadata cannot be read: {error}");
-                Err(ProposeError::Unknown)
-            }
-        }
+        Answer::decode(&answer).map_err(|error| {
+            tracing::warn!("the answer of the leader of metadata cannot be read: {error}");
+            ProposeError::Unknown
+        })
     }
 
     /// It happened; whether this broker sees it in time is another matter.
@@ -217,6 +221,23 @@ impl MetadataClient {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) => Err(ProposeError::Fatal("the broker is stopping".to_owned())),
             Err(_) => Err(ProposeError::Timeout),
+        }
+    }
+}
+
+/// What an answer says of the change that was asked for.
+fn done(answer: Answer) -> Result<(LogId, Option<MetadataOutcome>), ProposeError> {
+    match answer {
+        Answer::Done(id, outcome) => Ok((id, outcome)),
+        Answer::NotLeader(leader) => Err(ProposeError::NotLeader { leader }),
+        Answer::DidNotHappen(why) => {
+            tracing::debug!("the leader of metadata did nothing: {why}");
+            Err(ProposeError::Overloaded)
+        }
+        Answer::NotMember(_) => Err(ProposeError::Overloaded),
+        Answer::MayHaveHappened(why) => {
+            tracing::debug!("the leader of metadata does not know: {why}");
+            Err(ProposeError::Unknown)
         }
     }
 }

@@ -4,9 +4,9 @@
 //! Not here: the asking side (`metadata_client.rs`), bytes of commands and outcomes (`metadata`).
 //! Spec: docs/protocols/metadata-forwarding.md
 
-use super::heartbeats::BrokerSessions;
+use super::heartbeats::{BrokerSessions, HeartbeatError};
 use crate::format::{FormatError, Reader, Writer};
-use crate::metadata::{MetadataMachine, MetadataOutcome, decode_command};
+use crate::metadata::{MetadataMachine, MetadataOutcome, Standing, decode_command};
 use crate::peer::{CallService, Caller};
 use crate::placement::{Group, ProposeError};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::sync::Arc;
 use tidelog_env::Clock;
-use tidelog_model::{LogId, LogIndex, NodeId, Term, TimestampMs};
+use tidelog_model::{LogId, LogIndex, NodeId, RaftNodeId, Term, TimestampMs};
 
 const VERSION: u8 = 1;
 
@@ -26,6 +26,7 @@ const DONE: u8 = 0;
 const NOT_LEADER: u8 = 1;
 const DID_NOT_HAPPEN: u8 = 2;
 const MAY_HAVE_HAPPENED: u8 = 3;
+const NOT_MEMBER: u8 = 4;
 
 /// What is asked of the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +53,8 @@ pub(super) enum Answer {
     DidNotHappen(String),
     /// Nobody knows.
     MayHaveHappened(String),
+    /// The caller is no member any more; the Raft node that has its broker id now.
+    NotMember(Option<RaftNodeId>),
 }
 
 impl Request {
@@ -119,6 +122,10 @@ impl Answer {
                 to.u8(MAY_HAVE_HAPPENED);
                 to.text(why);
             }
+            Self::NotMember(by) => {
+                to.u8(NOT_MEMBER);
+                to.u64(by.map_or(0, RaftNodeId::get));
+            }
         }
         to.finish()
     }
@@ -142,6 +149,10 @@ impl Answer {
             }
             DID_NOT_HAPPEN => Self::DidNotHappen(from.text("the reason")?),
             MAY_HAVE_HAPPENED => Self::MayHaveHappened(from.text("the reason")?),
+            NOT_MEMBER => {
+                let by = from.u64("the Raft node")?;
+                Self::NotMember((by != 0).then(|| RaftNodeId::new(by)))
+            }
             _ => return Err(FormatError::Invalid("the kind")),
         };
         from.finish()?;
@@ -155,6 +166,16 @@ impl From<ProposeError> for Answer {
             ProposeError::NotLeader { leader } => Self::NotLeader(leader),
             error if error.may_have_happened() => Self::MayHaveHappened(error.to_string()),
             error => Self::DidNotHappen(error.to_string()),
+        }
+    }
+}
+
+impl From<HeartbeatError> for Answer {
+    fn from(error: HeartbeatError) -> Self {
+        match error {
+            HeartbeatError::Unheard(error) => error.into(),
+            HeartbeatError::NotMember(Standing::Replaced(by)) => Self::NotMember(Some(by)),
+            HeartbeatError::NotMember(_) => Self::NotMember(None),
         }
     }
 }
@@ -186,7 +207,7 @@ async fn answer(
     group: Group<MetadataMachine>,
     sessions: BrokerSessions,
     stamp: TimestampMs,
-    caller: NodeId,
+    caller: &Caller,
     request: Bytes,
 ) -> Answer {
     match Request::decode(&request) {
@@ -206,6 +227,7 @@ async fn answer(
             Err(error) => error.into(),
         },
         Ok(Request::Heartbeat { leaving }) => {
+            let caller = (caller.broker, caller.node);
             match sessions.hear(&group, caller, leaving, stamp).await {
                 Ok(id) => Answer::Done(id, None),
                 Err(error) => error.into(),
@@ -220,7 +242,7 @@ impl CallService for MetadataService {
         let stamp = TimestampMs::new(self.clock.now_ms());
         let (group, sessions) = (self.group.clone(), self.sessions.clone());
         async move {
-            let answered = answer(group, sessions, stamp, caller.broker, request).await;
+            let answered = answer(group, sessions, stamp, &caller, request).await;
             answered.encode()
         }
         .boxed()
@@ -249,6 +271,11 @@ mod tests {
             ),
             (Answer::NotLeader(Some(NodeId::new(2))), "010102000000"),
             (Answer::NotLeader(None), "0101ffffffff"),
+            (
+                Answer::NotMember(Some(RaftNodeId::new(258))),
+                "01040201000000000000",
+            ),
+            (Answer::NotMember(None), "01040000000000000000"),
         ]
     }
 

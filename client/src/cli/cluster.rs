@@ -132,7 +132,7 @@ pub(super) async fn run(args: ClusterArgs, global: &Global, world: &World) -> Re
                 (false, false) => {
                     let members = wait(&admin, timeout, |members| left(members, broker)).await?;
                     output::say(&format!(
-                        "broker {broker} holds nothing any more and has left: stop it, its data directory may be deleted"
+                        "broker {broker} holds nothing any more and has left: its process ends by itself, its data directory may be deleted"
                     ));
                     members
                 }

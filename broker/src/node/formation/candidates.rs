@@ -32,6 +32,11 @@ struct Question {
     peer: String,
 }
 
+/// The bytes of a question of who does not ask to be taken in.
+pub(super) fn question_of_member() -> Bytes {
+    question("", "")
+}
+
 /// The bytes of a question.
 pub(super) fn question(zone: &str, peer: &str) -> Bytes {
     let question = Question {
@@ -65,6 +70,9 @@ impl Candidates {
         let Ok(question) = serde_json::from_slice::<Question>(request) else {
             return;
         };
+        if question.peer.is_empty() {
+            return;
+        }
         let candidate = Candidate {
             node: caller.broker,
             raft_node: caller.node,

@@ -7,6 +7,7 @@
 mod candidates;
 mod decide;
 mod record;
+mod standing;
 
 use super::START;
 use super::World;
@@ -31,6 +32,7 @@ use tokio::time::Instant;
 
 pub(super) use candidates::Candidate;
 pub(super) use record::{Founding, MemberRecord};
+pub(super) use standing::StandingWatch;
 
 /// How long one seed may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -221,25 +223,32 @@ impl Asker<'_> {
         };
         let zone = &self.config.node.zone;
         let request = candidates::question(zone, self.config.peer_address());
-        // Who is not reached and why is logged by the transport.
-        let answer = self
-            .transport
-            .call(&target, SERVICE_FORMATION, request, ANSWER_WITHIN)
-            .await
-            .ok()?;
-        if answer.len() > ANSWER_BYTES_MAX {
-            return None;
-        }
-        match serde_json::from_slice::<Told>(&answer) {
-            // The handshake has checked who answers.
-            Ok(told) if told.broker_id == id => Some((id, told)),
-            Ok(_) => None,
-            Err(error) => {
-                tracing::debug!(
-                    "broker {id} answers about the cluster what cannot be read: {error}"
-                );
-                None
-            }
+        ask(self.transport, &target, id, request).await
+    }
+}
+
+/// Asks broker `id` about the cluster.
+async fn ask(
+    transport: &PeerTransport,
+    target: &PeerTarget,
+    id: i32,
+    request: Bytes,
+) -> Option<(i32, Told)> {
+    // Who is not reached and why is logged by the transport.
+    let answer = transport
+        .call(target, SERVICE_FORMATION, request, ANSWER_WITHIN)
+        .await
+        .ok()?;
+    if answer.len() > ANSWER_BYTES_MAX {
+        return None;
+    }
+    match serde_json::from_slice::<Told>(&answer) {
+        // The handshake has checked who answers.
+        Ok(told) if told.broker_id == id => Some((id, told)),
+        Ok(_) => None,
+        Err(error) => {
+            tracing::debug!("broker {id} answers about the cluster what cannot be read: {error}");
+            None
         }
     }
 }

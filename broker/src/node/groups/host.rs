@@ -4,7 +4,7 @@
 //! Not here: where replicas shall be (`metadata`), making Raft agree (`members`), deleting files (`log`).
 //! Spec: docs/protocols/membership.md (replicas move, step 5)
 
-use super::super::error::StartError;
+use super::super::error::{Ended, StartError};
 use super::super::leaders;
 use super::super::members;
 use super::super::store::NodeStore;
@@ -13,6 +13,7 @@ use crate::coordinator::membership::MembershipConfig;
 use crate::coordinator::service::{Coordinator, CoordinatorConfig, CoordinatorParts};
 use crate::datagroup::{DataGroup, DataGroupConfig, DataMachine};
 use crate::log::drop_replica;
+use crate::metadata::Standing;
 use crate::offload::{Offload, OffloadConfig};
 use crate::peer::Registered;
 use crate::placement::GroupMap;
@@ -125,21 +126,17 @@ impl Host {
     async fn follow(&self) -> bool {
         if let Err(error) = self.start_all().await {
             // As at a start: what this broker must hold it cannot.
-            self.starter.fatal.send_replace(Some(error.to_string()));
+            let failed = Ended::Failed(error.to_string());
+            self.starter.fatal.send_replace(Some(failed));
             return false;
         }
-        let (node, raft_node) = (self.starter.identity.node, self.starter.identity.raft_node);
-        let gone = self.metadata.group.read(|machine| {
-            let members = machine.image().members();
-            let own = members.get(&node);
-            let same = own.is_some_and(|member| member.raft_node == raft_node);
-            !members.is_empty() && !same
-        });
-        if gone {
-            let text = format!(
-                "broker {node} was decommissioned, or replaced by one with another data directory: this one is not used any more and may be deleted"
-            );
-            self.starter.fatal.send_replace(Some(text));
+        let own = self.starter.identity;
+        let standing = self
+            .metadata
+            .group
+            .read(|machine| machine.image().standing(own.node, own.raft_node));
+        if standing != Standing::Member {
+            self.end(standing);
             return false;
         }
         let mut left = false;
@@ -150,6 +147,19 @@ impl Host {
             }
         }
         left
+    }
+
+    /// This broker is no member any more: it ends.
+    pub(super) fn end(&self, standing: Standing) {
+        if let Some(ended) = Ended::of(standing, self.starter.identity.node) {
+            self.starter.fatal.send_if_modified(|known| {
+                let first = known.is_none();
+                if first {
+                    *known = Some(ended);
+                }
+                first
+            });
+        }
     }
 
     /// Replicas that run, or whose files lie here, and that nobody wants.

@@ -12,7 +12,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::World;
-use super::error::StartError;
+use super::error::{Ended, StartError};
+use super::formation::StandingWatch;
 use super::identity::Identity;
 use super::leaders::{self, hand_over};
 use super::members;
@@ -34,6 +35,9 @@ use tidelog_env::Tasks;
 use tidelog_model::PlacementGroupId;
 use tokio::sync::watch;
 
+/// A broker that has heard no leader of metadata for so many sessions (30 s) asks others what it is. A leader is elected sooner.
+const SESSIONS_SILENT: u32 = 5;
+
 /// The groups of a node and what drives them.
 pub(super) struct NodeGroups {
     pub(super) metadata: Group<MetadataMachine>,
@@ -49,7 +53,9 @@ impl NodeGroups {
     /// Tells the others from now on that this broker serves. `None` in a cluster of one, where nobody asks.
     pub(super) fn start_heartbeats(&self, tasks: &Tasks) -> Option<Heartbeats> {
         let others = self.client.link.is_some();
-        others.then(|| Heartbeats::start(self.client.clone(), tasks))
+        let host = Arc::clone(&self.host);
+        let ended = move |standing| host.end(standing);
+        others.then(|| Heartbeats::start(self.client.clone(), ended, tasks))
     }
 
     /// Lets others lead what this broker leads. Returns when they do, or after some seconds.
@@ -75,7 +81,7 @@ pub(super) struct Parts<'a> {
     pub(super) identity: Identity,
     pub(super) peers: Option<&'a Arc<Peers>>,
     pub(super) store: &'a Arc<NodeStore>,
-    pub(super) fatal: &'a watch::Sender<Option<String>>,
+    pub(super) fatal: &'a watch::Sender<Option<Ended>>,
     pub(super) refusing: &'a Arc<AtomicBool>,
     pub(super) tasks: &'a Tasks,
 }
@@ -98,6 +104,7 @@ fn metadata_client(parts: &Parts<'_>, group: &Group<MetadataMachine>) -> Metadat
     });
     MetadataClient {
         node: parts.identity.node,
+        raft_node: parts.identity.raft_node,
         group: group.clone(),
         sessions,
         link,
@@ -145,6 +152,19 @@ pub(super) async fn start(parts: Parts<'_>) -> Result<NodeGroups, StartError> {
     }
     router.start_reconcile(tasks);
     host.watch(tasks);
+    if let Some(peers) = parts.peers {
+        let watch = StandingWatch {
+            transport: peers.transport.clone(),
+            book: Arc::clone(&peers.book),
+            seeds: parts.config.seeds(),
+            metadata: metadata.clone(),
+            own: parts.identity,
+            random: Arc::clone(random),
+            silence: SESSIONS_SILENT * client.session(),
+        };
+        let host = Arc::clone(&host);
+        watch.start(move |standing| host.end(standing), tasks);
+    }
     keep_metadata(&metadata, &parts.store.tier, tasks);
     Ok(NodeGroups {
         metadata,

@@ -5,7 +5,7 @@
 //! Spec: docs/protocols/membership.md (a replica that comes later starts empty)
 
 use super::super::World;
-use super::super::error::StartError;
+use super::super::error::{Ended, StartError};
 use super::super::identity::Identity;
 use super::super::peers::Peers;
 use super::Parts;
@@ -34,7 +34,7 @@ pub(super) struct Starter {
     pub(super) world: World,
     pub(super) identity: Identity,
     pub(super) peers: Option<Arc<Peers>>,
-    pub(super) fatal: watch::Sender<Option<String>>,
+    pub(super) fatal: watch::Sender<Option<Ended>>,
     /// Set while this broker takes no records for want of room.
     pub(super) refusing: Arc<AtomicBool>,
 }
@@ -189,7 +189,7 @@ impl Starter {
             random: Arc::clone(&self.world.random),
             tasks: tasks.clone(),
             fatal: Arc::new(move |failure: &LogFailure| {
-                fatal.send_replace(Some(format!("log of group {id}: {failure}")));
+                fatal.send_replace(Some(Ended::Failed(format!("log of group {id}: {failure}"))));
             }),
             observer: Arc::new(NoObserver),
         };
@@ -201,7 +201,7 @@ impl Starter {
         let fatal = self.fatal.clone();
         tasks.spawn("group-watch", async move {
             if let Ok(reason) = stopped.wait_for(Option::is_some).await {
-                fatal.send_replace(reason.clone());
+                fatal.send_replace(reason.clone().map(Ended::Failed));
             }
         });
     }
