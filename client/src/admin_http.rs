@@ -113,12 +113,19 @@ pub struct MemberBroker {
     pub raft_node: u64,
     /// It was heard lately.
     pub live: bool,
+    /// It has come since it was taken in.
+    #[serde(default = "yes")]
+    pub registered: bool,
     /// It is being emptied.
     pub draining: bool,
     /// Replicas that it holds or is getting.
     pub replicas: usize,
     /// Groups that it leads.
     pub leads: usize,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// A broker that asks to be taken in.

@@ -44,6 +44,8 @@ struct Broker {
     peer: String,
     raft_node: u64,
     live: bool,
+    /// It has come since it was taken in.
+    registered: bool,
     draining: bool,
     /// Replicas that it holds or is getting.
     replicas: usize,
@@ -114,6 +116,7 @@ fn brokers(
                 .map_or_else(String::new, ToString::to_string),
             raft_node: member.raft_node.get(),
             live: image.is_live(*node),
+            registered: image.is_registered(*node),
             draining: member.draining,
             replicas: held.filter(|group| image.holds(**group, *node)).count(),
             leads: led.count() + usize::from(metadata == Some(*node)),

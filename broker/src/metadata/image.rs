@@ -129,6 +129,13 @@ impl MetadataImage {
         broker.is_some_and(|broker| broker.fenced.is_none())
     }
 
+    /// Whether `node` has come since it was taken in, and said where its listeners are.
+    #[must_use]
+    pub fn is_registered(&self, node: NodeId) -> bool {
+        let broker = self.brokers.get(&node);
+        broker.is_some_and(|broker| broker.kafka.is_some())
+    }
+
     /// All topics, by id.
     #[must_use]
     pub const fn topics(&self) -> &BTreeMap<TopicId, Topic> {

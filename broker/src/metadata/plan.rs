@@ -1,6 +1,6 @@
 //! Where replicas shall go when a broker is drained or has come. Pure.
 //!
-//! Owns: [`plan_moves`], [`choose_replicas`]: distinct zones first, then even loads, as few moves as possible.
+//! Owns: [`plan_moves`], [`plan_drains`], [`choose_replicas`]: distinct zones first, then even loads, as few moves as possible.
 //! Not here: applying it (`membership.rs`).
 
 use super::image::MetadataImage;
@@ -85,6 +85,20 @@ impl<'a> Room<'a> {
 /// evened out. Empty: nothing to do, or no room.
 #[must_use]
 pub fn plan_moves(image: &MetadataImage) -> BTreeMap<PlacementGroupId, Vec<NodeId>> {
+    let mut moves = plan_drains(image);
+    let mut room = Room::new(image);
+    if moves.is_empty() && image.moves().is_empty() {
+        spread_over_zones(image, &mut room, &mut moves);
+    }
+    if moves.is_empty() && image.moves().is_empty() {
+        even_out(image, &mut room, &mut moves);
+    }
+    moves
+}
+
+/// The part of [`plan_moves`] that does not wait for anybody: where replicas of draining brokers go.
+#[must_use]
+pub fn plan_drains(image: &MetadataImage) -> BTreeMap<PlacementGroupId, Vec<NodeId>> {
     let mut room = Room::new(image);
     let mut moves = BTreeMap::new();
     for group in image.groups().keys() {
@@ -112,12 +126,6 @@ pub fn plan_moves(image: &MetadataImage) -> BTreeMap<PlacementGroupId, Vec<NodeI
         }
         nodes.sort_unstable();
         moves.insert(*group, nodes);
-    }
-    if moves.is_empty() && image.moves().is_empty() {
-        spread_over_zones(image, &mut room, &mut moves);
-    }
-    if moves.is_empty() && image.moves().is_empty() {
-        even_out(image, &mut room, &mut moves);
     }
     moves
 }

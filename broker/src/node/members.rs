@@ -4,16 +4,22 @@
 //! Not here: what is wanted (`metadata`), a single step (`placement`).
 //! Spec: docs/protocols/membership.md
 
-use crate::metadata::{MetadataCommand, MetadataImage, MetadataOutcome, Refusal, plan_moves};
+use crate::metadata::{
+    MetadataCommand, MetadataImage, MetadataOutcome, Refusal, plan_drains, plan_moves,
+};
 use crate::placement::{Group, Member, MembershipStep, Replicas, StateMachine};
 use crate::router::MetadataClient;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tidelog_env::Tasks;
-use tidelog_model::{LogIndex, NodeId, PlacementGroupId, RaftNodeId};
+use tidelog_model::{LogIndex, NodeId, PlacementGroupId, RaftNodeId, TimestampMs};
+use tokio::time::Instant;
 
 /// How often a leader compares.
 const TICK: Duration = Duration::from_millis(500);
+/// A member that has not come so long after it was taken in is not waited for: a start takes seconds. The same for a line about a new
+/// replica that does not catch up.
+const LATE: Duration = Duration::from_secs(60);
 
 /// The replicas that a group shall have, and the move that is done when it has them. `None`: not to be touched now.
 fn wanted(image: &MetadataImage, group: PlacementGroupId) -> Option<(Replicas, Option<LogIndex>)> {
@@ -63,7 +69,7 @@ pub(super) fn keep<M: StateMachine>(
     tasks.supervise("members", TICK, move || {
         let (group, metadata) = (group.clone(), metadata.clone());
         async move {
-            let mut said = None;
+            let mut said = Said::default();
             loop {
                 tokio::time::sleep(metadata.random.jitter(TICK)).await;
                 // Several quick steps in a row make one change.
@@ -73,12 +79,43 @@ pub(super) fn keep<M: StateMachine>(
     });
 }
 
+/// What was said of a group's steps, so that each thing is said once.
+#[derive(Default)]
+struct Said {
+    step: Option<(MembershipStep, Instant)>,
+    late: bool,
+}
+
+impl Said {
+    fn step(&mut self, id: PlacementGroupId, stepped: &MembershipStep, replicas: &Replicas) {
+        let known = self.step.as_ref().filter(|(step, _)| step == stepped);
+        let Some((_, since)) = known else {
+            if *stepped != MembershipStep::Settled {
+                tracing::info!(group = %id, "replicas change: {stepped:?}");
+            }
+            self.step = Some((stepped.clone(), Instant::now()));
+            self.late = false;
+            return;
+        };
+        let MembershipStep::CatchingUp(behind) = stepped else {
+            return;
+        };
+        if !self.late && since.elapsed() >= LATE {
+            self.late = true;
+            let all: BTreeMap<_, _> = replicas.voters.iter().chain(&replicas.learners).collect();
+            let brokers = behind.iter().filter_map(|node| all.get(node));
+            let brokers: Vec<_> = brokers.map(|member| member.broker.to_string()).collect();
+            tracing::warn!(group = %id, "new replicas on the brokers {} have not caught up for {LATE:?}; the others go on. Are these brokers up, and reached?", brokers.join(", "));
+        }
+    }
+}
+
 /// One step; true: step again at once.
 async fn step<M: StateMachine>(
     id: PlacementGroupId,
     group: &Group<M>,
     metadata: &MetadataClient,
-    said: &mut Option<MembershipStep>,
+    said: &mut Said,
 ) -> bool {
     let look = || metadata.group.read(|machine| wanted(machine.image(), id));
     let Some((replicas, moving)) = look() else {
@@ -102,10 +139,7 @@ async fn step<M: StateMachine>(
             return false;
         }
     };
-    if said.as_ref() != Some(&stepped) && stepped != MembershipStep::Settled {
-        tracing::info!(group = %id, "replicas change: {stepped:?}");
-    }
-    *said = Some(stepped.clone());
+    said.step(id, &stepped, &replicas);
     match stepped {
         MembershipStep::Changed => true,
         MembershipStep::CatchingUp(_) | MembershipStep::HandedOver(_) => false,
@@ -134,23 +168,30 @@ async fn say(metadata: &MetadataClient, command: &MetadataCommand) {
     }
 }
 
+/// Members that shall stay and have not come yet, and since when they are waited for.
+fn awaited(image: &MetadataImage) -> impl Iterator<Item = (NodeId, TimestampMs)> {
+    let members = image.members().iter();
+    let staying = members.filter(|(_, member)| !member.draining);
+    staying.filter_map(|(node, _)| {
+        let taken_in = image.brokers().get(node)?.registered;
+        (!image.is_registered(*node)).then_some((*node, taken_in))
+    })
+}
+
+fn is_late(taken_in: TimestampMs, now: TimestampMs) -> bool {
+    let passed = now.get().saturating_sub(taken_in.get());
+    u64::try_from(passed).is_ok_and(|passed| Duration::from_millis(passed) >= LATE)
+}
+
 /// What the leader of metadata proposes next, by the image alone.
-fn next(image: &MetadataImage) -> Option<MetadataCommand> {
-    // A member that has not said yet where it is and in which zone is waited for.
-    let mut staying = image
-        .members()
-        .iter()
-        .filter(|(_, member)| !member.draining);
-    let said = |node| {
-        image
-            .brokers()
-            .get(node)
-            .is_some_and(|at| at.kafka.is_some())
+fn next(image: &MetadataImage, now: TimestampMs) -> Option<MetadataCommand> {
+    // A member that has not said yet where it is and in which zone is waited for, before loads are evened out. Who is drained goes meanwhile.
+    let all_came = awaited(image).all(|(_, taken_in)| is_late(taken_in, now));
+    let targets = if all_came {
+        plan_moves(image)
+    } else {
+        plan_drains(image)
     };
-    if !staying.all(|(node, _)| said(node)) {
-        return None;
-    }
-    let targets = plan_moves(image);
     if !targets.is_empty() {
         return Some(MetadataCommand::MoveReplicas { targets });
     }
@@ -166,12 +207,25 @@ pub(super) fn plan(metadata: &MetadataClient, tasks: &Tasks) {
     tasks.supervise("plan", TICK, move || {
         let metadata = metadata.clone();
         async move {
+            let mut said = BTreeSet::new();
             loop {
                 tokio::time::sleep(metadata.random.jitter(TICK * 2)).await;
                 if !metadata.group.is_leader() {
                     continue;
                 }
-                let command = metadata.group.read(|machine| next(machine.image()));
+                let now = TimestampMs::new(metadata.clock.now_ms());
+                let (command, late) = metadata.group.read(|machine| {
+                    let late = awaited(machine.image()).filter(|(_, since)| is_late(*since, now));
+                    let late: BTreeSet<NodeId> = late.map(|(node, _)| node).collect();
+                    (next(machine.image(), now), late)
+                });
+                for node in late.difference(&said) {
+                    tracing::warn!(
+                        "broker {node} was taken in and has not come for {LATE:?}: replicas are planned without waiting for it. Start it, or run \
+                         `tidelog cluster decommission {node}`"
+                    );
+                }
+                said = late;
                 if let Some(command) = command {
                     tracing::info!("replicas are planned anew: {command:?}");
                     say(&metadata, &command).await;
@@ -179,4 +233,89 @@ pub(super) fn plan(metadata: &MetadataClient, tasks: &Tasks) {
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use crate::metadata::{Address, Admission};
+    use tidelog_model::ClusterId;
+    use uuid::Uuid;
+
+    fn address() -> Address {
+        Address {
+            host: "h".to_owned(),
+            port: 1,
+        }
+    }
+
+    fn change(image: &mut MetadataImage, command: MetadataCommand) {
+        let outcome = image.apply(command, TimestampMs::new(5_000));
+        assert!(
+            !matches!(outcome, MetadataOutcome::Refused(_)),
+            "{outcome:?}"
+        );
+    }
+
+    /// Takes a broker in, and lets it come.
+    fn member(image: &mut MetadataImage, id: i32, comes: bool) {
+        let node = NodeId::new(id);
+        let admission = Admission {
+            node,
+            raft_node: RaftNodeId::new(u64::try_from(id).unwrap()),
+            zone: format!("z{id}"),
+            peer: Some(address()),
+            by_operator: true,
+        };
+        change(image, MetadataCommand::AdmitBroker(admission));
+        if comes {
+            let register = MetadataCommand::RegisterBroker {
+                node,
+                zone: format!("z{id}"),
+                kafka: Some(address()),
+                peer: Some(address()),
+                admin: None,
+            };
+            change(image, register);
+            let fenced = false;
+            change(image, MetadataCommand::SetBrokerFence { node, fenced });
+        }
+    }
+
+    /// Proves that a member which does not come holds back neither a drain nor, after a minute, the rest of the plan.
+    #[test]
+    fn who_does_not_come_is_not_waited_for() {
+        let group = |id| PlacementGroupId::new(id);
+        let all = [1, 2, 3].map(NodeId::new);
+        let mut image = MetadataImage::default();
+        change(
+            &mut image,
+            MetadataCommand::BootstrapCluster {
+                cluster: ClusterId::new(Uuid::from_u128(7)),
+                name: "t".to_owned(),
+                groups: (1..=4).map(|id| (group(id), all.to_vec())).collect(),
+            },
+        );
+        for id in 1..=4 {
+            member(&mut image, id, true);
+        }
+        member(&mut image, 5, false);
+        let (soon, late) = (TimestampMs::new(64_999), TimestampMs::new(65_000));
+        assert_eq!(awaited(&image).count(), 1);
+        assert_eq!(next(&image, soon), None, "loads are not evened out yet");
+        let Some(MetadataCommand::MoveReplicas { targets }) = next(&image, late) else {
+            panic!("nothing is planned");
+        };
+        assert!(targets.values().flatten().any(|node| node.get() == 4));
+        assert!(targets.values().flatten().all(|node| node.get() != 5));
+
+        let (node, draining) = (NodeId::new(1), true);
+        change(&mut image, MetadataCommand::SetDraining { node, draining });
+        let Some(MetadataCommand::MoveReplicas { targets }) = next(&image, soon) else {
+            panic!("the drain waits");
+        };
+        assert_eq!(targets.len(), 4);
+        assert!(targets.values().all(|to| *to == [2, 3, 4].map(NodeId::new)));
+    }
 }

@@ -242,11 +242,15 @@ impl<M: StateMachine> Group<M> {
         asked.map_err(|error| self.core.fatal(error.to_string()))
     }
 
-    /// Asks `next` to take over leadership; it does once it has every entry on disk. Not leading, this does nothing.
+    /// Asks `next` to take over leadership; it does once it has every entry on disk. Not leading, or if `next` has no vote (a learner cannot
+    /// lead, and would only disturb the others), this does nothing.
     ///
     /// # Errors
     /// The group stopped.
     pub async fn transfer_leadership(&self, next: RaftNodeId) -> Result<(), PlacementError> {
+        if !self.replicas().voters.contains(&next) {
+            return Ok(());
+        }
         let asked = self.core.raft.trigger().transfer_leader(next.get()).await;
         asked.map_err(|error| self.core.fatal(error.to_string()))
     }

@@ -99,7 +99,7 @@ impl<M: StateMachine> Group<M> {
     }
 
     /// Does the next thing that brings the group closer to `wanted`. New replicas are taken in as learners, and vote only when they are
-    /// close behind; a leader that shall go hands over first. Only the leader may step. May be cancelled and repeated at any time: each
+    /// close behind, each as soon as it is; a leader that shall go hands over first. Only the leader may step. May be cancelled and repeated at any time: each
     /// step starts from what is there.
     ///
     /// # Errors
@@ -122,25 +122,30 @@ impl<M: StateMachine> Group<M> {
             within(adding).await?;
             return Ok(MembershipStep::Changed);
         }
-        if !unreached.is_empty() {
-            return Ok(MembershipStep::CatchingUp(unreached));
-        }
-        let voters: BTreeSet<RaftNodeId> = wanted.voters.keys().copied().collect();
-        if now.voters != voters || !now.settled {
-            return self.step_voters(wanted, &now, &voters).await;
+        if let Some(stepped) = self.step_voters(wanted, &now).await? {
+            return Ok(stepped);
         }
         let gone: BTreeSet<u64> = now
             .members
             .keys()
-            .filter(|id| !voters.contains(id) && !wanted.learners.contains_key(id))
+            .filter(|id| !wanted.voters.contains_key(id) && !wanted.learners.contains_key(id))
+            .filter(|id| !now.voters.contains(id))
             .map(|id| id.get())
             .collect();
-        if gone.is_empty() {
-            return Ok(MembershipStep::Settled);
+        if !gone.is_empty() {
+            let removing = ChangeMembers::RemoveNodes(gone);
+            within(self.core.raft.change_membership(removing, false)).await?;
+            return Ok(MembershipStep::Changed);
         }
-        let removing = ChangeMembers::RemoveNodes(gone);
-        within(self.core.raft.change_membership(removing, false)).await?;
-        Ok(MembershipStep::Changed)
+        let voters = wanted.voters.keys();
+        unreached.extend(voters.filter(|id| !now.voters.contains(id)));
+        if unreached.is_empty() {
+            Ok(MembershipStep::Settled)
+        } else {
+            unreached.sort_unstable();
+            unreached.dedup();
+            Ok(MembershipStep::CatchingUp(unreached))
+        }
     }
 
     /// Sends the newest checkpoint to a replica before it is taken in, so that it gets the log after it only: Raft by itself would send all
@@ -167,42 +172,38 @@ impl<M: StateMachine> Group<M> {
         }
     }
 
+    /// `None`: the voters are as wanted, as far as that can be now.
     async fn step_voters(
         &self,
         wanted: &Replicas,
         now: &ReplicasNow,
-        voters: &BTreeSet<RaftNodeId>,
-    ) -> Result<MembershipStep, ProposeError> {
+    ) -> Result<Option<MembershipStep>, ProposeError> {
         let own = self.core.own;
         let followers = self.followers();
         let ready = |id: &RaftNodeId| *id == own || followers.get(id).copied().unwrap_or(false);
-        let behind: Vec<RaftNodeId> = voters
-            .iter()
-            .copied()
-            .filter(|id| !now.voters.contains(id) && !ready(id))
-            .collect();
-        if !behind.is_empty() {
-            return Ok(MembershipStep::CatchingUp(behind));
+        let voters = next_voters(wanted, now, own, ready);
+        if now.voters == voters && now.settled {
+            return Ok(None);
         }
         // A change that its voters cannot commit could never be undone.
         let (there, away): (Vec<RaftNodeId>, Vec<RaftNodeId>) =
             voters.iter().copied().partition(|id| ready(id));
         if 2 * there.len() <= voters.len() {
-            return Ok(MembershipStep::CatchingUp(away));
+            return Ok(Some(MembershipStep::CatchingUp(away)));
         }
         if !voters.contains(&own) && now.settled {
             let mut heirs = voters.iter().filter(|id| now.voters.contains(id));
             if let Some(next) = heirs.find(|id| ready(id)) {
                 let asked = self.transfer_leadership(*next).await;
                 asked.map_err(|error| ProposeError::Fatal(error.to_string()))?;
-                return Ok(MembershipStep::HandedOver(*next));
+                return Ok(Some(MembershipStep::HandedOver(*next)));
             }
         }
         // A voter that becomes a learner stays in; others go at once.
         let retain = now.voters.iter().any(|id| wanted.learners.contains_key(id));
         let ids: BTreeSet<u64> = voters.iter().map(|id| id.get()).collect();
         within(self.core.raft.change_membership(ids, retain)).await?;
-        Ok(MembershipStep::Changed)
+        Ok(Some(MembershipStep::Changed))
     }
 
     /// Whether this replica's Raft core takes part as a voter or a learner of a group that exists.
@@ -214,6 +215,25 @@ impl<M: StateMachine> Group<M> {
         let membership = metrics.membership_config.membership();
         metrics.state != ServerState::Shutdown && membership.nodes().any(|(id, _)| *id == own)
     }
+}
+
+/// The voters to change to now: those that are wanted and vote already or are close behind. For each other one that is wanted, one that is to go stays
+/// until then, so that there are never fewer copies than wanted; one that is there rather than one that is not.
+fn next_voters(
+    wanted: &Replicas,
+    now: &ReplicasNow,
+    own: RaftNodeId,
+    ready: impl Fn(&RaftNodeId) -> bool,
+) -> BTreeSet<RaftNodeId> {
+    let can = |id: &&RaftNodeId| now.voters.contains(id) || ready(id);
+    let mut voters: BTreeSet<RaftNodeId> = wanted.voters.keys().filter(can).copied().collect();
+    let missing = wanted.voters.len() - voters.len();
+    let going = now.voters.iter().copied();
+    let mut going: Vec<RaftNodeId> = going.filter(|id| !wanted.voters.contains_key(id)).collect();
+    // The leader first: it need not hand over.
+    going.sort_by_key(|id| (*id != own, !ready(id), *id));
+    voters.extend(going.into_iter().take(missing));
+    voters
 }
 
 async fn within<T>(

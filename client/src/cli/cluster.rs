@@ -4,7 +4,7 @@
 //! Not here: what follows in the cluster (docs/protocols/membership.md).
 
 use super::{Failure, Global, Output, World, output};
-use crate::admin_http::{AdminClient, AdminError, MemberGroup, Members};
+use crate::admin_http::{AdminClient, AdminError, MemberBroker, MemberGroup, Members};
 use clap::{Args, Subcommand};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -266,17 +266,23 @@ fn list(ids: &[i32]) -> String {
     ids.join(",")
 }
 
+fn state(at: &MemberBroker) -> &'static str {
+    match (at.live && at.registered, at.registered, at.draining) {
+        (true, _, false) => "live",
+        (true, _, true) => "draining",
+        (false, false, false) => "taken in, has not come",
+        (false, false, true) => "has not come, draining",
+        (false, true, false) => "silent",
+        (false, true, true) => "silent, draining",
+    }
+}
+
 fn print(members: &Members, output: Output) -> Result<(), Failure> {
     if output == Output::Json {
         return output::json(members);
     }
     let brokers = members.brokers.iter().map(|at| {
-        let state = match (at.live, at.draining) {
-            (true, false) => "live",
-            (true, true) => "draining",
-            (false, false) => "silent",
-            (false, true) => "silent, draining",
-        };
+        let state = state(at);
         vec![
             at.id.to_string(),
             at.zone.clone(),
@@ -324,7 +330,6 @@ fn print(members: &Members, output: Output) -> Result<(), Failure> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
-    use crate::admin_http::MemberBroker;
 
     fn members() -> Members {
         let broker = |id| MemberBroker {
@@ -333,6 +338,7 @@ mod tests {
             peer: format!("b{id}:1"),
             raft_node: 7,
             live: true,
+            registered: true,
             draining: false,
             replicas: 1,
             leads: 1,
@@ -351,6 +357,19 @@ mod tests {
                 preferred: None,
             }],
         }
+    }
+
+    /// Proves that a member which has never come is told from one that fell silent.
+    #[test]
+    fn states_of_members() {
+        let mut at = members().brokers.remove(0);
+        assert_eq!(state(&at), "live");
+        at.live = false;
+        assert_eq!(state(&at), "silent");
+        at.registered = false;
+        assert_eq!(state(&at), "taken in, has not come");
+        at.live = true;
+        assert_eq!(state(&at), "taken in, has not come", "nobody was heard");
     }
 
     /// Proves what each command waits for.

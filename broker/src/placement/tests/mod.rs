@@ -3,6 +3,7 @@
 
 mod crash;
 mod group;
+mod membership;
 mod peers;
 mod suite;
 

@@ -7,10 +7,11 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Delivers messages between replicas, unless the way is cut.
 #[derive(Default)]
-struct Hub {
+pub(super) struct Hub {
     inboxes: Mutex<BTreeMap<RaftNodeId, PeerInbox>>,
     isolated: Mutex<BTreeSet<RaftNodeId>>,
     snapshots: Mutex<u64>,
+    pub(super) asked_to_lead: Mutex<BTreeSet<RaftNodeId>>,
 }
 
 impl Hub {
@@ -108,50 +109,60 @@ impl PeerLink for Link {
     }
 
     fn transfer(&self, request: TransferRequest, _deadline: Duration) -> PeerReply<TransferReply> {
+        self.hub.asked_to_lead.lock().insert(request.to);
         self.call(move |inbox| async move { inbox.transfer(request).await })
     }
 }
 
-struct Cluster {
-    hub: Arc<Hub>,
-    groups: BTreeMap<RaftNodeId, Group<Values>>,
+pub(super) struct Cluster {
+    pub(super) hub: Arc<Hub>,
+    disk: MemoryDisk,
+    pub(super) groups: BTreeMap<RaftNodeId, Group<Values>>,
 }
 
 impl Cluster {
-    async fn start() -> Self {
-        let hub = Arc::<Hub>::default();
+    pub(super) async fn start() -> Self {
         let members: BTreeMap<_, _> = (1..=3)
             .map(|id| (RaftNodeId::new(id), member(i32::try_from(id).unwrap())))
             .collect();
-        let disk = MemoryDisk::new();
-        let mut groups = BTreeMap::new();
+        let mut cluster = Self {
+            hub: Arc::default(),
+            disk: MemoryDisk::new(),
+            groups: BTreeMap::new(),
+        };
         for id in 1..=3 {
-            let home = Home::on(disk.shared(), PathBuf::from(format!("/replica-{id}/1")), id);
-            let mut config = GroupConfig::new(GROUP, home.node, members.clone());
-            config.heartbeat = Duration::from_millis(50);
-            config.election_min = Duration::from_millis(300);
-            config.election_max = Duration::from_millis(600);
-            config.propose_deadline = Duration::from_secs(2);
-            let network = Arc::new(From(Arc::clone(&hub), home.node));
-            let group = Group::start(config, home.log().await, Values::new(Cuts::AtCut), network)
-                .await
-                .expect("starts");
-            hub.inboxes.lock().insert(home.node, group.inbox());
-            groups.insert(home.node, group);
+            cluster.add(id, members.clone()).await;
         }
-        Self { hub, groups }
+        cluster
     }
 
-    fn isolate(&self, id: RaftNodeId) {
+    /// Starts one more replica.
+    pub(super) async fn add(&mut self, id: u64, first: BTreeMap<RaftNodeId, Member>) {
+        let dir = PathBuf::from(format!("/replica-{id}/1"));
+        let home = Home::on(self.disk.shared(), dir, id);
+        let mut config = GroupConfig::new(GROUP, home.node, first);
+        config.heartbeat = Duration::from_millis(50);
+        config.election_min = Duration::from_millis(300);
+        config.election_max = Duration::from_millis(600);
+        config.propose_deadline = Duration::from_secs(2);
+        let network = Arc::new(From(Arc::clone(&self.hub), home.node));
+        let group = Group::start(config, home.log().await, Values::new(Cuts::AtCut), network)
+            .await
+            .expect("starts");
+        self.hub.inboxes.lock().insert(home.node, group.inbox());
+        self.groups.insert(home.node, group);
+    }
+
+    pub(super) fn isolate(&self, id: RaftNodeId) {
         self.hub.isolated.lock().insert(id);
     }
 
-    fn heal(&self) {
+    pub(super) fn heal(&self) {
         self.hub.isolated.lock().clear();
     }
 
     /// The leader among those that are not cut off.
-    async fn leader(&self) -> (RaftNodeId, Group<Values>) {
+    pub(super) async fn leader(&self) -> (RaftNodeId, Group<Values>) {
         let found = tokio::time::timeout(WAIT, async {
             loop {
                 for (id, group) in &self.groups {
@@ -166,7 +177,7 @@ impl Cluster {
     }
 
     /// Waits until every replica holds exactly `values`.
-    async fn agree(&self, values: &[u64]) {
+    pub(super) async fn agree(&self, values: &[u64]) {
         for (id, group) in &self.groups {
             let mut applied = group.applied();
             let holds = async {
@@ -183,7 +194,7 @@ impl Cluster {
         }
     }
 
-    async fn stop(self) {
+    pub(super) async fn stop(self) {
         for group in self.groups.values() {
             group.stop().await;
         }
