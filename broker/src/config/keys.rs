@@ -107,6 +107,30 @@ pub const KEYS: &[Key] = &[
         "Address that brokers dial which do not have this one in their cluster.seeds. Empty: what the own cluster.seeds says.",
     ),
     key(
+        "peer.tls-mode",
+        Kind::Text,
+        "",
+        "off; allow: takes plain and TLS connections of brokers, dials plain; prefer: takes both, dials TLS; require: TLS only. Empty: require when the three files below are set, else off.",
+    ),
+    key(
+        "peer.tls-cert-file",
+        Kind::Text,
+        "",
+        "PEM file of this broker's certificate, then those between it and the CA. Names the host that other brokers dial, and may be used by servers and clients. All three files are read again when they change.",
+    ),
+    key(
+        "peer.tls-key-file",
+        Kind::Text,
+        "",
+        "PEM file of its private key, without a passphrase.",
+    ),
+    key(
+        "peer.tls-ca-file",
+        Kind::Text,
+        "",
+        "PEM file of the certificates of the CAs that sign brokers' certificates. Whoever has a certificate of theirs is a broker: a CA for this cluster alone.",
+    ),
+    key(
         "admin.listen",
         Kind::Text,
         "127.0.0.1:9640",

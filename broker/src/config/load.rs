@@ -89,6 +89,7 @@ impl Config {
             return wrong("node.zone is empty or too long: name the zone, with at most 1024 bytes");
         }
         self.check_seeds()?;
+        self.check_peer_tls()?;
         if !(1..=64).contains(&self.cluster.data_groups) {
             return wrong(format!(
                 "cluster.data-groups = {}: between 1 and 64",

@@ -7,12 +7,14 @@
 pub mod environment;
 pub mod keys;
 pub mod load;
+mod peer_tls;
 mod seeds;
 
 use serde::Deserialize;
 use std::path::PathBuf;
 
 pub use load::{ConfigError, Sources};
+pub use peer_tls::{PeerTlsFiles, TlsMode};
 pub use seeds::{SEEDS_MAX, parse_seeds};
 
 /// The smallest `log.file-bytes`: a quarter of it is what every data group takes in one entry, whatever is configured.
@@ -84,6 +86,14 @@ pub struct Peer {
     pub listen: String,
     /// Address that other brokers are told.
     pub advertised: String,
+    /// Whether connections are TLS; empty: when the files are set.
+    pub tls_mode: String,
+    /// PEM file of this broker's certificate.
+    pub tls_cert_file: PathBuf,
+    /// PEM file of its private key.
+    pub tls_key_file: PathBuf,
+    /// PEM file of the CAs of brokers.
+    pub tls_ca_file: PathBuf,
 }
 
 /// The admin HTTP listener.

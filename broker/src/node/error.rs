@@ -7,7 +7,7 @@ use super::identity::IdentityError;
 use crate::log::LogError;
 use crate::metadata::Standing;
 use crate::net::NetError;
-use crate::peer::PeerListenError;
+use crate::peer::{PeerListenError, PeerTlsError};
 use crate::placement::PlacementError;
 use tidelog_model::{ClusterId, NodeId, PlacementGroupId};
 use tidelog_tiering::store::OpenError;
@@ -56,6 +56,9 @@ pub enum StartError {
     /// The listener for other brokers.
     #[error(transparent)]
     Peer(#[from] PeerListenError),
+    /// Certificates of the connections between brokers.
+    #[error(transparent)]
+    PeerTls(#[from] PeerTlsError),
     /// The cluster refuses this broker with this data directory.
     #[error("{0}")]
     Refused(String),

@@ -92,6 +92,7 @@ fn metrics(net: &NetMetrics, peers: Option<&Arc<Peers>>) -> Arc<Metrics> {
         net.register(registry);
         if let Some(peers) = peers {
             peers.metrics.register(registry);
+            peers.tls.register(registry);
         }
     }))
 }

@@ -9,12 +9,12 @@ use super::book::Book;
 use super::error::StartError;
 use super::formation::{Asker, Formation, Founding};
 use super::identity::Directory;
-use super::listeners::resolve;
+use super::listeners::{resolve, split};
 use crate::admin::Health;
 use crate::config::Config;
 use crate::peer::{
     CallService, CallServices, Caller, PeerConfig, PeerGroups, PeerIdentity, PeerListener,
-    PeerListenerConfig, PeerListenerParts, PeerMetrics, PeerTransport, PeerTransportParts,
+    PeerListenerConfig, PeerListenerParts, PeerMetrics, PeerTls, PeerTransport, PeerTransportParts,
 };
 use crate::router::{BrokerBook, LeadersElsewhere, Router, decode_leaders, encode_leaders};
 use bytes::Bytes;
@@ -46,6 +46,7 @@ pub(super) struct Peers {
     pub(super) groups: PeerGroups,
     pub(super) services: CallServices,
     pub(super) metrics: PeerMetrics,
+    pub(super) tls: PeerTls,
     pub(super) record: Founding,
     pub(super) book: Arc<Book>,
     pub(super) formation: Formation,
@@ -63,24 +64,19 @@ impl Peers {
     ) -> Result<Self, StartError> {
         let seeds = config.seeds();
         check_named(&seeds, directory)?;
-        let cluster = directory.founding.as_ref().map(Founding::cluster);
-        let identity = Arc::new(PeerIdentity::new(
-            cluster,
-            &config.cluster.name,
-            directory.node,
-            directory.raft_node,
-            world.random.as_ref(),
-        ));
+        let identity = Arc::new(identity(config, world, directory));
         let tasks = Tasks::new();
         let at = seeds.iter();
         let at = at.map(|(id, address)| (NodeId::new(*id), address.clone()));
         let book = Arc::new(Book::new(at.collect()));
         let metrics = PeerMetrics::default();
+        let tls = load_tls(config, world)?;
         let parts = PeerTransportParts {
             identity: Arc::clone(&identity),
             network: Arc::clone(&world.network),
             random: Arc::clone(&world.random),
             book: Arc::clone(&book) as _,
+            tls: tls.clone(),
             metrics: metrics.clone(),
             tasks: tasks.clone(),
         };
@@ -95,8 +91,10 @@ impl Peers {
             groups: groups.clone(),
             services: services.clone(),
             metrics: metrics.clone(),
+            tls: tls.clone(),
         };
         let listener = PeerListener::start(PeerListenerConfig::new(listen), parts).await?;
+        tls.watch(&tasks);
         let asker = Asker {
             config,
             world,
@@ -117,6 +115,7 @@ impl Peers {
             groups,
             services,
             metrics,
+            tls,
             record,
             book,
             formation,
@@ -208,6 +207,28 @@ impl CallService for LeadersService {
         let answer = encode_leaders(&known.collect());
         std::future::ready(answer).boxed()
     }
+}
+
+/// Who this broker is, as its handshakes say it.
+fn identity(config: &Config, world: &World, directory: &Directory) -> PeerIdentity {
+    PeerIdentity::new(
+        directory.founding.as_ref().map(Founding::cluster),
+        &config.cluster.name,
+        directory.node,
+        directory.raft_node,
+        world.random.as_ref(),
+    )
+}
+
+/// TLS between brokers, as it is configured. The certificate must be for the host that others dial.
+fn load_tls(config: &Config, world: &World) -> Result<PeerTls, StartError> {
+    let Some(files) = config.peer_tls() else {
+        return Ok(PeerTls::off());
+    };
+    let address = split(config.peer_address(), "peer.advertised")?;
+    let host = address.map_or_else(String::new, |(host, _)| host);
+    let (disk, clock) = (Arc::clone(&world.disk), Arc::clone(&world.clock));
+    Ok(PeerTls::load(files, &host, disk, clock)?)
 }
 
 /// A broker of a cluster of several is one of its own seeds.

@@ -14,7 +14,7 @@ use tidelog_model::{ClusterId, NodeId, RaftNodeId};
 /// Settings of the calling side.
 #[derive(Debug, Clone)]
 pub struct PeerConfig {
-    /// Connecting and the handshake, together.
+    /// Connecting and the handshake, TLS included, together.
     pub handshake: Duration,
     /// Pause after a failed try to connect; doubles up to `retry_max`. With jitter.
     pub retry_min: Duration,
@@ -50,9 +50,11 @@ impl Default for PeerConfig {
 pub struct PeerListenerConfig {
     /// Where to listen (`peer.listen`).
     pub listen: SocketAddr,
-    /// Open connections at most.
+    /// Open connections at most, without those in their handshake.
     pub connections_max: usize,
-    /// From accepting to the end of the handshake.
+    /// Connections in their handshake at most: the oldest gives way.
+    pub handshakes_max: usize,
+    /// From accepting to the end of the handshake, TLS included.
     pub handshake: Duration,
     /// A frame that has begun, or a reply, must make progress within this.
     pub stall: Duration,
@@ -73,6 +75,7 @@ impl PeerListenerConfig {
         Self {
             listen,
             connections_max: limits::CONNECTIONS_MAX,
+            handshakes_max: limits::HANDSHAKES_MAX,
             handshake: Duration::from_secs(3),
             stall: Duration::from_secs(10),
             idle: Duration::from_secs(600),

@@ -7,7 +7,8 @@
 use super::config::{PeerConfig, PeerIdentity};
 use super::frame::WireLane;
 use super::hello::{ANSWER_MAGIC, Answer};
-use super::io::{read_handshake, write_parts};
+use super::io::{ReadError, read_handshake, write_parts};
+use super::tls::{self, PeerTls};
 use super::transport::AddressBook;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -22,6 +23,7 @@ pub(super) struct Dialer {
     pub(super) identity: Arc<PeerIdentity>,
     pub(super) network: Arc<dyn Network>,
     pub(super) book: Arc<dyn AddressBook>,
+    pub(super) tls: PeerTls,
     pub(super) broker: Option<NodeId>,
     pub(super) node: Option<RaftNodeId>,
     /// Where it was said to be when it was last asked for.
@@ -69,19 +71,25 @@ impl Dialer {
 
     async fn try_dial(&self, lane: WireLane, address: &str) -> Result<BoxStream, String> {
         let (host, port) = split(address)?;
-        let mut stream = self
+        let stream = self
             .network
             .connect(host, port)
             .await
             .map_err(|error| error.to_string())?;
+        let mut stream = self.tls.connect(host, stream).await?;
         let hello = self.identity.hello(lane, self.broker, self.node);
         let parts = VecDeque::from([hello.encode()]);
-        write_parts(&mut stream, parts, self.config.handshake)
-            .await
-            .map_err(|error| error.to_string())?;
-        let bytes = read_handshake(&mut stream, ANSWER_MAGIC, "answer to a hello")
-            .await
-            .map_err(|error| format!("in the handshake: {error}"))?;
+        let sent = write_parts(&mut stream, parts, self.config.handshake).await;
+        // Read also after a failure: what the peer said before it closed is the reason.
+        let read = read_handshake(&mut stream, ANSWER_MAGIC, "answer to a hello").await;
+        let bytes = match (sent, read) {
+            (Ok(()), Ok(bytes)) => bytes,
+            (_, Err(ReadError::Io(error))) if let Some(why) = tls::refusal(&error) => {
+                return Err(why);
+            }
+            (Ok(()), Err(error)) => return Err(format!("in the handshake: {error}")),
+            (Err(error), _) => return Err(error.to_string()),
+        };
         let answer =
             Answer::decode(&bytes).map_err(|error| format!("in the handshake: {error}"))?;
         self.identity.check_answer(&hello, &answer)?;

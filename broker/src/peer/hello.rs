@@ -73,10 +73,11 @@ pub(super) enum Reason {
     Cluster,
     NoCluster,
     Node,
+    Tls,
 }
 
 impl Reason {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Version,
         Self::Malformed,
         Self::ClusterName,
@@ -85,6 +86,7 @@ impl Reason {
         Self::Cluster,
         Self::NoCluster,
         Self::Node,
+        Self::Tls,
     ];
 
     const fn number(self) -> u8 {
@@ -97,6 +99,7 @@ impl Reason {
             Self::Cluster => 6,
             Self::NoCluster => 7,
             Self::Node => 8,
+            Self::Tls => 9,
         }
     }
 
@@ -111,6 +114,7 @@ impl Reason {
             Self::Cluster => "cluster",
             Self::NoCluster => "no_cluster",
             Self::Node => "node",
+            Self::Tls => "tls",
         }
     }
 }

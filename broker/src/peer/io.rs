@@ -114,9 +114,27 @@ pub(super) async fn read_handshake<R: AsyncRead + Unpin>(
     magic: [u8; 4],
     what: &'static str,
 ) -> Result<Vec<u8>, ReadError> {
-    let format = |error: FormatError| ReadError::Frame(FrameError::Format(error));
+    let head = read_head(stream).await?;
+    read_rest(stream, head, magic, what).await
+}
+
+/// As much as says what a connection begins with.
+pub(super) async fn read_head<R: AsyncRead + Unpin>(
+    stream: &mut R,
+) -> Result<[u8; HEAD_BYTES], ReadError> {
     let mut head = [0; HEAD_BYTES];
     exactly(stream, &mut head).await?;
+    Ok(head)
+}
+
+/// The whole hello or answer that begins with `head`.
+pub(super) async fn read_rest<R: AsyncRead + Unpin>(
+    stream: &mut R,
+    head: [u8; HEAD_BYTES],
+    magic: [u8; 4],
+    what: &'static str,
+) -> Result<Vec<u8>, ReadError> {
+    let format = |error: FormatError| ReadError::Frame(FrameError::Format(error));
     let length = length(&head, magic, what).map_err(format)?;
     let mut bytes = vec![0; length];
     let (begin, rest) = bytes.split_at_mut(HEAD_BYTES);

@@ -1,15 +1,18 @@
 //! The listening side: accepts connections of other brokers, bounds them, ends them.
 //!
 //! Owns: [`PeerListener`], the accept loop, the set of connections.
-//! Not here: one connection (`session.rs`).
+//! Not here: the handshake (`greeting.rs`), one connection (`session.rs`).
 //! Spec: docs/protocols/peer.md
 
 use super::config::{PeerIdentity, PeerListenerConfig};
+use super::greeting;
 use super::groups::{CallServices, PeerGroups};
 use super::memory::FrameMemory;
 use super::metrics::{OpenConnection, PeerMetrics};
 use super::partial::Partials;
-use super::session::{self, Shared};
+use super::session::Shared;
+use super::tls::PeerTls;
+use super::waiting::Waiting;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
@@ -50,6 +53,8 @@ pub struct PeerListenerParts {
     pub services: CallServices,
     /// Counters, shared with the transport.
     pub metrics: PeerMetrics,
+    /// TLS, shared with the transport.
+    pub tls: PeerTls,
 }
 
 /// The running listener.
@@ -64,6 +69,7 @@ struct Acceptor {
     listener: tokio::sync::Mutex<Box<dyn Listener>>,
     shared: Arc<Shared>,
     places: Arc<Semaphore>,
+    waiting: Arc<Waiting>,
     connections: Tasks,
 }
 
@@ -81,6 +87,7 @@ impl PeerListener {
         let listener = parts.network.listen(address).await.map_err(failed)?;
         let local = listener.local_addr().map_err(failed)?;
         let places = Arc::new(Semaphore::new(config.connections_max));
+        let waiting = Waiting::new(config.handshakes_max);
         let sweep_pause = config.snapshot_idle / 4;
         let shared = Arc::new(Shared {
             identity: parts.identity,
@@ -90,6 +97,7 @@ impl PeerListener {
             memory: FrameMemory::new(config.frame_memory_bytes),
             partials: Partials::new(config.snapshot_memory_bytes, config.snapshot_idle),
             said: Said::default(),
+            tls: parts.tls,
             config,
         });
         let tasks = Tasks::new();
@@ -97,6 +105,7 @@ impl PeerListener {
             listener: tokio::sync::Mutex::new(listener),
             shared: Arc::clone(&shared),
             places,
+            waiting,
             connections: tasks.clone(),
         });
         tasks.supervise("peer-accept", ACCEPT_PAUSE_MAX, move || {
@@ -161,22 +170,27 @@ impl Acceptor {
 
     fn admit(&self, accepted: Accepted) {
         let shared = &self.shared;
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-            shared.metrics.connections_over_bound.inc();
-            if shared.said.may_say("connections") {
-                tracing::warn!(
-                    peer = %accepted.peer,
-                    connections_max = shared.config.connections_max,
-                    "too many connections of brokers: new ones are closed at once"
-                );
-            }
-            return;
-        };
+        if self.places.available_permits() == 0 {
+            return shared.over_bound(accepted.peer);
+        }
+        let (waiting, full) = self.waiting.begin();
+        if full && shared.said.may_say("handshakes") {
+            tracing::warn!(
+                handshakes_max = shared.config.handshakes_max,
+                "too many connections that do not finish their handshake: the oldest is closed for each new one"
+            );
+        }
         let open = OpenConnection::new(&shared.metrics.connections_accepted_open);
-        let session = session::run(Arc::clone(shared), accepted.peer, accepted.stream);
+        let greeting = greeting::run(
+            Arc::clone(shared),
+            accepted.peer,
+            accepted.stream,
+            waiting,
+            Arc::clone(&self.places),
+        );
         self.connections.spawn("peer-session", async move {
-            session.await;
-            drop((open, place));
+            greeting.await;
+            drop(open);
         });
     }
 }
@@ -186,6 +200,12 @@ impl Acceptor {
 pub(super) struct Said(Mutex<BTreeMap<&'static str, Instant>>);
 
 impl Said {
+    /// Every reason may be said at once again.
+    #[cfg(test)]
+    pub(super) fn forget(&self) {
+        self.0.lock().clear();
+    }
+
     pub(super) fn may_say(&self, reason: &'static str) -> bool {
         let now = Instant::now();
         let mut said = self.0.lock();

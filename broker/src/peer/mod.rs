@@ -5,13 +5,14 @@
 //! Spec: docs/protocols/peer.md
 //!
 //! [`PeerTransport`] calls, [`PeerListener`] answers out of [`PeerGroups`] and [`CallServices`]. Streams are those of
-//! [`tidelog_env::Network`], any byte stream: encryption wraps the network, not this module.
+//! [`tidelog_env::Network`], any byte stream; with [`PeerTls`] they are TLS before the first byte of this protocol.
 
 mod channel;
 mod config;
 mod dial;
 mod drive;
 mod frame;
+mod greeting;
 mod groups;
 mod hello;
 mod io;
@@ -24,7 +25,9 @@ mod metrics;
 mod ordered;
 mod partial;
 mod session;
+mod tls;
 mod transport;
+mod waiting;
 mod welcome;
 
 pub use config::{PeerConfig, PeerIdentity, PeerListenerConfig};
@@ -34,9 +37,13 @@ pub use groups::{
 pub use limits::CALL_BYTES_MAX;
 pub use listener::{PeerListenError, PeerListener, PeerListenerParts};
 pub use metrics::PeerMetrics;
+pub use tls::{PeerTls, PeerTlsError};
 pub use transport::{
     AddressBook, CallError, NoAddressBook, PeerTarget, PeerTransport, PeerTransportParts,
 };
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+pub(crate) mod certificates;
 #[cfg(test)]
 mod tests;

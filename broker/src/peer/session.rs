@@ -1,14 +1,14 @@
-//! One accepted connection: handshake, requests in, replies out.
+//! One connection that was let in: requests in, replies out.
 //!
 //! Owns: what of one connection is in work, where each request goes, when the connection ends.
-//! Not here: accepting (`listener.rs`), the checks of the handshake (`welcome.rs`).
+//! Not here: accepting (`listener.rs`), the handshake (`greeting.rs`).
 //! Spec: docs/protocols/peer.md
 
 use super::config::{PeerIdentity, PeerListenerConfig};
 use super::frame::{Direction, Frame, Kind, Message, WireLane};
 use super::groups::{CallServices, Caller, PeerGroups, PeerReceiver};
-use super::hello::{HELLO_MAGIC, Hello};
-use super::io::{FrameReader, ReadError, read_handshake, write_parts};
+use super::hello::Hello;
+use super::io::{FrameReader, ReadError, write_parts};
 use super::limits::{
     APPENDS_IN_WORK_MAX, CALL_BYTES_MAX, REQUESTS_IN_WORK_MAX, WRITE_GATHER_BYTES,
 };
@@ -18,6 +18,7 @@ use super::messages::{self, ErrorCode, ErrorReply};
 use super::metrics::{LaneMetrics, PeerMetrics};
 use super::ordered::Ordered;
 use super::partial::Partials;
+use super::tls::PeerTls;
 use crate::placement::PeerError;
 use futures::future::{BoxFuture, FutureExt};
 use std::collections::{BTreeMap, VecDeque};
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::BoxStream;
 use tidelog_model::PlacementGroupId;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -42,6 +43,7 @@ pub(super) struct Shared {
     pub(super) memory: FrameMemory,
     pub(super) partials: Partials,
     pub(super) said: Said,
+    pub(super) tls: PeerTls,
 }
 
 /// A reply on its way to the socket.
@@ -56,71 +58,23 @@ type Held = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
 /// How a request is worked on: its reply, or why there is none.
 type Working = BoxFuture<'static, Result<Message, ErrorReply>>;
 
-/// Serves the connection until it ends.
-pub(super) async fn run(shared: Arc<Shared>, peer: SocketAddr, mut stream: BoxStream) {
-    let welcomed = timeout(shared.config.handshake, welcome(&shared, peer, &mut stream)).await;
-    let hello = match welcomed {
-        Ok(Some(hello)) => hello,
-        Ok(None) => return,
-        Err(_) => {
-            shared.metrics.closed("handshake");
-            if shared.said.may_say("handshake") {
-                tracing::warn!(%peer, "no handshake within {:?}; the connection is closed", shared.config.handshake);
-            }
-            return;
+impl Shared {
+    /// There is no place for one more connection.
+    pub(super) fn over_bound(&self, peer: SocketAddr) {
+        self.metrics.connections_over_bound.inc();
+        if self.said.may_say("connections") {
+            tracing::warn!(
+                %peer,
+                connections_max = self.config.connections_max,
+                "too many connections of brokers: new ones are closed at once"
+            );
         }
-    };
+    }
+}
+
+/// Serves a connection that was let in, until it ends.
+pub(super) async fn run(shared: Arc<Shared>, peer: SocketAddr, stream: BoxStream, hello: Hello) {
     let Some(lane) = hello.lane else { return };
-    serve(shared, peer, stream, hello, lane).await;
-}
-
-/// The listener's half of the handshake; `None` if the connection ends with it.
-async fn welcome(shared: &Shared, peer: SocketAddr, stream: &mut BoxStream) -> Option<Hello> {
-    let read = read_handshake(stream, HELLO_MAGIC, "hello of a broker").await;
-    let hello = match read.map(|bytes| Hello::decode(&bytes)) {
-        Ok(Ok(hello)) => hello,
-        Ok(Err(error)) => return garbage(shared, peer, &error),
-        Err(ReadError::Frame(error)) => return garbage(shared, peer, &error),
-        Err(error) => {
-            tracing::debug!(%peer, "no handshake: {error}");
-            return None;
-        }
-    };
-    let answer = shared.identity.answer(&hello);
-    let parts = VecDeque::from([answer.encode()]);
-    if let Err(error) = write_parts(stream, parts, shared.config.stall).await {
-        tracing::debug!(%peer, "the connection failed in the handshake: {error}");
-        return None;
-    }
-    let Some(refusal) = answer.refused else {
-        return Some(hello);
-    };
-    if let Some(reason) = refusal.reason {
-        shared.metrics.refused(reason);
-        if shared.said.may_say(reason.name()) {
-            tracing::warn!(%peer, "a broker is refused: {}", refusal.text);
-        }
-    }
-    // The peer may be gone already: then there is nobody to tell.
-    let _ = stream.shutdown().await;
-    None
-}
-
-fn garbage(shared: &Shared, peer: SocketAddr, error: &dyn std::fmt::Display) -> Option<Hello> {
-    shared.metrics.closed("garbage");
-    if shared.said.may_say("garbage") {
-        tracing::warn!(%peer, "this is not a broker ({error}); its connection is closed");
-    }
-    None
-}
-
-async fn serve(
-    shared: Arc<Shared>,
-    peer: SocketAddr,
-    stream: BoxStream,
-    hello: Hello,
-    lane: WireLane,
-) {
     let (read, write) = tokio::io::split(stream);
     let in_work = match lane {
         WireLane::Appends => APPENDS_IN_WORK_MAX,

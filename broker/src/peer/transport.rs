@@ -13,6 +13,7 @@ use super::limits::CALL_BYTES_MAX;
 use super::link::{Link, Peer};
 use super::messages::{self, ErrorCode};
 use super::metrics::PeerMetrics;
+use super::tls::PeerTls;
 use crate::placement::{Lane, Member, PeerError, PeerLink, PeerNetwork, PeerReply};
 use bytes::Bytes;
 use futures::FutureExt;
@@ -96,6 +97,7 @@ struct Inner {
     network: Arc<dyn Network>,
     random: Arc<dyn Random>,
     book: Arc<dyn AddressBook>,
+    tls: PeerTls,
     metrics: PeerMetrics,
     tasks: Tasks,
     peers: Mutex<BTreeMap<Key, Arc<Peer>>>,
@@ -111,6 +113,8 @@ pub struct PeerTransportParts {
     pub random: Arc<dyn Random>,
     /// Where brokers are.
     pub book: Arc<dyn AddressBook>,
+    /// TLS, shared with the listener.
+    pub tls: PeerTls,
     /// Counters, shared with the listener.
     pub metrics: PeerMetrics,
     /// Runs the connections, and ends them.
@@ -128,6 +132,7 @@ impl PeerTransport {
                 network: parts.network,
                 random: parts.random,
                 book: parts.book,
+                tls: parts.tls,
                 metrics: parts.metrics,
                 tasks: parts.tasks,
                 peers: Mutex::default(),
@@ -231,6 +236,7 @@ impl Inner {
             identity: Arc::clone(&self.identity),
             network: Arc::clone(&self.network),
             book: Arc::clone(&self.book),
+            tls: self.tls.clone(),
             broker: target.broker,
             node: target.node,
             address: Mutex::new(target.address.clone()),

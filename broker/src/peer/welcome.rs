@@ -57,6 +57,27 @@ impl PeerIdentity {
         }
     }
 
+    /// The answer to a hello without TLS where only TLS is taken. It tells a stranger no more than it must.
+    pub(super) fn wants_tls(&self, hello: &Hello) -> Answer {
+        let text = format!(
+            "broker {} takes TLS connections only (peer.tls-mode is require), and broker {} dials without: set peer.tls-mode = \"prefer\" or \"require\" there",
+            self.broker, hello.from.broker
+        );
+        Answer {
+            versions: Versions::OURS,
+            refused: Some(Refusal {
+                reason: Some(Reason::Tls),
+                text,
+            }),
+            from: Who {
+                cluster: None,
+                broker: self.broker,
+                node: RaftNodeId::new(0),
+                instance: 0,
+            },
+        }
+    }
+
     /// The version to speak, or the first reason against it.
     fn refuse(&self, hello: &Hello) -> Result<u16, (Reason, String)> {
         let no = |reason, text: String| Err((reason, text));

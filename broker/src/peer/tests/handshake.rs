@@ -209,40 +209,11 @@ fn hello_to_two(one: &PeerIdentity) -> Hello {
     one.hello(WireLane::Signals, Some(NodeId::new(2)), Some(node_of(2)))
 }
 
-/// What is logged on this thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    fn lines(&self) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().clone()).expect("text");
-        text.lines().map(str::to_owned).collect()
-    }
-}
-
 /// Proves that bytes of anything else close the connection without an answer and with one line, before and after the
 /// handshake, and that who says nothing is not waited for.
 #[tokio::test]
 async fn garbage_closes_the_connection() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::WARN)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _logged = tracing::subscriber::set_default(subscriber);
+    let (log, _logged) = Log::start();
     let broker = Broker::new(1, &Arc::default());
     let mut config = PeerListenerConfig::new(loopback());
     config.handshake = Duration::from_millis(200);

@@ -8,6 +8,8 @@ mod exchange;
 mod handshake;
 mod receiver;
 mod snapshots;
+mod tls;
+mod tls_files;
 
 use super::*;
 use crate::log::{EntryKind, LogEntry, Vote};
@@ -70,6 +72,7 @@ struct Broker {
     groups: PeerGroups,
     services: CallServices,
     metrics: PeerMetrics,
+    tls: PeerTls,
     book: Arc<Book>,
     tasks: Tasks,
     transport: PeerTransport,
@@ -81,12 +84,17 @@ impl Broker {
     }
 
     fn with(identity: PeerIdentity, config: PeerConfig, book: &Arc<Book>) -> Self {
+        Self::secured(identity, config, book, PeerTls::off())
+    }
+
+    fn secured(identity: PeerIdentity, config: PeerConfig, book: &Arc<Book>, tls: PeerTls) -> Self {
         let (identity, metrics, tasks) = (Arc::new(identity), PeerMetrics::default(), Tasks::new());
         let parts = PeerTransportParts {
             identity: Arc::clone(&identity),
             network: TcpNetwork::shared(),
             random: SystemRandom::seeded(5),
             book: Arc::clone(book) as Arc<dyn AddressBook>,
+            tls: tls.clone(),
             metrics: metrics.clone(),
             tasks: tasks.clone(),
         };
@@ -97,6 +105,7 @@ impl Broker {
             groups: PeerGroups::new(),
             services: CallServices::new(),
             metrics,
+            tls,
             book: Arc::clone(book),
             tasks,
         }
@@ -114,6 +123,7 @@ impl Broker {
             groups: self.groups.clone(),
             services: self.services.clone(),
             metrics: self.metrics.clone(),
+            tls: self.tls.clone(),
         };
         let listener = PeerListener::start(config, parts)
             .await
@@ -196,4 +206,38 @@ async fn until(what: &str, is: impl Fn() -> bool) {
         }
     });
     assert!(waited.await.is_ok(), "{what}");
+}
+
+/// What is logged on this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// Begins to keep warnings and errors, until the guard is dropped.
+    fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::WARN)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().clone()).expect("text");
+        text.lines().map(str::to_owned).collect()
+    }
 }

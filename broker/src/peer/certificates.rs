@@ -1,0 +1,86 @@
+//! Certificates for tests: authorities, and brokers' files in a directory.
+
+use crate::config::{PeerTlsFiles, TlsMode};
+use crate::peer::{PeerTls, PeerTlsError};
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    date_time_ymd,
+};
+use std::path::Path;
+use tidelog_env::{RealDisk, SystemClock};
+
+/// A CA. All have the same name, as CAs that follow each other have.
+pub(crate) struct Authority {
+    pub(crate) pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate and its key, PEM.
+pub(crate) struct Issued {
+    pub(crate) cert: String,
+    pub(crate) key: String,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.not_before = date_time_ymd(2000, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        Self {
+            pem: params.self_signed(&key).unwrap().pem(),
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    /// For these hosts, valid for a long time.
+    pub(crate) fn issue(&self, hosts: &[&str]) -> Issued {
+        self.issue_with(hosts, |_| {})
+    }
+
+    pub(crate) fn issue_with(
+        &self,
+        hosts: &[&str],
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Issued {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let mut params = CertificateParams::new(hosts).unwrap();
+        params.not_before = date_time_ymd(2000, 1, 1);
+        params.not_after = date_time_ymd(2100, 1, 1);
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        change(&mut params);
+        let key = KeyPair::generate().unwrap();
+        Issued {
+            cert: params.signed_by(&key, &self.issuer).unwrap().pem(),
+            key: key.serialize_pem(),
+        }
+    }
+}
+
+/// Where the files of a broker are in `dir`.
+pub(crate) fn files(dir: &Path, mode: TlsMode) -> PeerTlsFiles {
+    PeerTlsFiles {
+        mode,
+        cert: dir.join("cert.pem"),
+        key: dir.join("key.pem"),
+        ca: dir.join("ca.pem"),
+    }
+}
+
+/// Writes the files of a broker into `dir`.
+#[allow(clippy::disallowed_methods, reason = "an operator writes these")]
+pub(crate) fn write(dir: &Path, issued: &Issued, ca: &str) {
+    std::fs::create_dir_all(dir).unwrap();
+    std::fs::write(dir.join("cert.pem"), &issued.cert).unwrap();
+    std::fs::write(dir.join("key.pem"), &issued.key).unwrap();
+    std::fs::write(dir.join("ca.pem"), ca).unwrap();
+}
+
+/// TLS with the files in `dir`, for a broker that is dialled at 127.0.0.1.
+pub(crate) fn load(dir: &Path, mode: TlsMode) -> Result<PeerTls, PeerTlsError> {
+    let (disk, clock) = (RealDisk::shared(), SystemClock::shared());
+    PeerTls::load(files(dir, mode), "127.0.0.1", disk, clock)
+}
