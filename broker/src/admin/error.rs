@@ -60,8 +60,20 @@ impl Failure {
             StatusCode::NOT_FOUND,
             "not_waiting",
             format!(
-                "broker {broker} does not ask this broker to be taken in: start it with an empty data directory and a cluster.seeds that names \
-                 itself and this broker, or ask one that it names"
+                "no broker {broker} asks to be taken in: start it with an empty data directory and a cluster.seeds that names itself and a \
+                 member that lives"
+            ),
+        )
+    }
+
+    pub(super) fn several_wait(broker: i32, at: &[&str]) -> Self {
+        Self::new(
+            StatusCode::CONFLICT,
+            "several_wait",
+            format!(
+                "several brokers with node.id {broker} ask to be taken in, at {}: give them ids of their own. One that was stopped is forgotten \
+                 after 15 s",
+                at.join(", ")
             ),
         )
     }

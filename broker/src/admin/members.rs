@@ -4,18 +4,21 @@
 //! Not here: what follows from them (`node::members`), the rules (`metadata`).
 //! Spec: docs/protocols/membership.md, docs/protocols/admin-http.md
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::AdminState;
 use super::error::Failure;
 use crate::metadata::{Address, Admission, MetadataCommand, MetadataImage, MetadataOutcome};
+use crate::placement::ReplicasNow;
 use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId, Term};
 
-/// A broker that asks this one to be taken in.
+/// A broker that asks to be taken in.
 #[derive(Clone, Debug)]
 pub struct WaitingBroker {
     /// Its id.
@@ -27,6 +30,9 @@ pub struct WaitingBroker {
     /// `host:port` where it says that others reach it.
     pub peer: String,
 }
+
+/// Asks this broker and all live members who waits. Takes a second at most.
+pub type WaitingBrokers = Arc<dyn Fn() -> BoxFuture<'static, Vec<WaitingBroker>> + Send + Sync>;
 
 #[derive(Serialize)]
 pub(super) struct Members {
@@ -81,9 +87,11 @@ fn ids(nodes: &[NodeId]) -> Vec<i32> {
     nodes.iter().map(|node| node.get()).collect()
 }
 
-fn members_of(state: &AdminState) -> Members {
+async fn members_of(state: &AdminState) -> Members {
+    let asked = (state.waiting)().await;
     let router = &state.router;
-    let metadata = *router.metadata().leadership().borrow();
+    let metadata = router.known_leader(router.metadata());
+    let replicas = router.metadata().replicas();
     let known: Vec<PlacementGroupId> =
         router.image(|image| image.groups().keys().copied().collect());
     let leaders: BTreeMap<PlacementGroupId, (NodeId, Term)> = known
@@ -92,10 +100,12 @@ fn members_of(state: &AdminState) -> Members {
         .collect();
     router.image(|image| Members {
         cluster_id: state.identity.cluster_id.clone(),
-        metadata_leader: metadata.leader.map(NodeId::get),
-        brokers: brokers(image, &leaders, metadata.leader),
-        waiting: waiting(image, state),
-        groups: groups(image, &leaders, metadata.leader, metadata.term),
+        metadata_leader: metadata.map(|(leader, _)| leader.get()),
+        brokers: brokers(image, &leaders, metadata.map(|(leader, _)| leader)),
+        waiting: waiting(image, asked),
+        groups: std::iter::once(metadata_group(image, &replicas, metadata))
+            .chain(data_groups(image, &leaders))
+            .collect(),
     })
 }
 
@@ -125,8 +135,7 @@ fn brokers(
     image.members().iter().map(one).collect()
 }
 
-fn waiting(image: &MetadataImage, state: &AdminState) -> Vec<Waiting> {
-    let asked = (state.waiting)();
+fn waiting(image: &MetadataImage, asked: Vec<WaitingBroker>) -> Vec<Waiting> {
     asked
         .into_iter()
         .map(|waiting| Waiting {
@@ -139,23 +148,49 @@ fn waiting(image: &MetadataImage, state: &AdminState) -> Vec<Waiting> {
         .collect()
 }
 
-fn groups(
+/// The metadata group: its replicas as this broker's own knows them, not as they are wanted.
+fn metadata_group(
     image: &MetadataImage,
-    leaders: &BTreeMap<PlacementGroupId, (NodeId, Term)>,
-    metadata: Option<NodeId>,
-    term: Term,
-) -> Vec<Group> {
-    let preferred = |group: PlacementGroupId| image.preferred().get(&group).map(|node| node.get());
+    now: &ReplicasNow,
+    leader: Option<(NodeId, Term)>,
+) -> Group {
+    let group = PlacementGroupId::METADATA;
     let (voters, learners) = image.metadata_replicas();
-    let of_metadata = Group {
-        group: PlacementGroupId::METADATA.get(),
-        replicas: ids(&voters.into_iter().chain(learners).collect::<Vec<_>>()),
-        target: None,
-        leader: metadata.map(NodeId::get),
-        term: Some(term.get()),
-        preferred: preferred(PlacementGroupId::METADATA),
+    let raft_nodes = |nodes: &BTreeSet<NodeId>| {
+        let members = nodes.iter().filter_map(|node| image.members().get(node));
+        members
+            .map(|member| member.raft_node)
+            .collect::<BTreeSet<_>>()
     };
-    let data = image.groups().iter().map(|(group, replicas)| {
+    let held = |votes: bool| {
+        let replicas = now.members.iter();
+        let of_kind = replicas.filter(move |(id, _)| now.voters.contains(id) == votes);
+        of_kind
+            .map(|(_, member)| member.broker)
+            .collect::<BTreeSet<_>>()
+    };
+    let all = |voters: &BTreeSet<NodeId>, learners: &BTreeSet<NodeId>| {
+        let others = learners.difference(voters);
+        ids(&voters.iter().chain(others).copied().collect::<Vec<_>>())
+    };
+    let arrived = now.settled
+        && now.voters == raft_nodes(&voters)
+        && now.members.len() == voters.len() + learners.len();
+    Group {
+        group: group.get(),
+        replicas: all(&held(true), &held(false)),
+        target: (!arrived && image.knows_holders()).then(|| all(&voters, &learners)),
+        leader: leader.map(|(node, _)| node.get()),
+        term: leader.map(|(_, term)| term.get()),
+        preferred: image.preferred().get(&group).map(|node| node.get()),
+    }
+}
+
+fn data_groups<'a>(
+    image: &'a MetadataImage,
+    leaders: &'a BTreeMap<PlacementGroupId, (NodeId, Term)>,
+) -> impl Iterator<Item = Group> + 'a {
+    image.groups().iter().map(|(group, replicas)| {
         let leader = leaders.get(group);
         Group {
             group: group.get(),
@@ -163,20 +198,19 @@ fn groups(
             target: image.moves().get(group).map(|moving| ids(&moving.target)),
             leader: leader.map(|(node, _)| node.get()),
             term: leader.map(|(_, term)| term.get()),
-            preferred: preferred(*group),
+            preferred: image.preferred().get(group).map(|node| node.get()),
         }
-    });
-    std::iter::once(of_metadata).chain(data).collect()
+    })
 }
 
 pub(super) async fn members(State(state): State<AdminState>) -> Json<Members> {
-    Json(members_of(&state))
+    Json(members_of(&state).await)
 }
 
 /// Proposes, and answers with what is so then.
 async fn propose(state: &AdminState, command: &MetadataCommand) -> Result<Json<Members>, Failure> {
     match state.router.propose_metadata(command).await {
-        Ok(MetadataOutcome::MembersChanged) => Ok(Json(members_of(state))),
+        Ok(MetadataOutcome::MembersChanged) => Ok(Json(members_of(state).await)),
         Ok(MetadataOutcome::Refused(refusal)) => Err(Failure::refused(refusal.to_string())),
         Ok(other) => Err(Failure::refused(format!(
             "an answer to something else: {other:?}"
@@ -199,12 +233,9 @@ pub(super) async fn add(
     Json(request): Json<AddRequest>,
 ) -> Result<Json<Members>, Failure> {
     let node = NodeId::new(request.broker);
-    let asked = (state.waiting)()
-        .into_iter()
-        .find(|waiting| waiting.node == node);
-    let Some(waiting) = asked else {
-        return Err(Failure::not_waiting(request.broker));
-    };
+    let mut asked = (state.waiting)().await;
+    asked.retain(|waiting| waiting.node == node);
+    let waiting = one_of(asked, request.broker)?;
     let lives = state.router.image(|image| {
         let member = image.members().get(&node);
         member.is_some_and(|member| member.raft_node != waiting.raft_node) && image.is_live(node)
@@ -226,6 +257,19 @@ pub(super) async fn add(
         by_operator: true,
     };
     propose(&state, &MetadataCommand::AdmitBroker(admission)).await
+}
+
+/// The one broker of this id that waits.
+fn one_of(mut waiting: Vec<WaitingBroker>, broker: i32) -> Result<WaitingBroker, Failure> {
+    let Some(last) = waiting.pop() else {
+        return Err(Failure::not_waiting(broker));
+    };
+    if waiting.is_empty() {
+        return Ok(last);
+    }
+    waiting.push(last);
+    let at: Vec<&str> = waiting.iter().map(|one| one.peer.as_str()).collect();
+    Err(Failure::several_wait(broker, &at))
 }
 
 fn address(text: &str) -> Option<Address> {
@@ -278,5 +322,32 @@ pub(super) async fn balance(State(state): State<AdminState>) -> Result<Json<Memb
     for group in asked {
         let _now = propose(&state, &MetadataCommand::PreferLeader { group, node: None }).await?;
     }
-    Ok(Json(members_of(&state)))
+    Ok(Json(members_of(&state).await))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+
+    /// Proves that of two waiting brokers with one id none is taken in, and that both are named.
+    #[test]
+    fn two_with_one_id_are_refused() {
+        let waits = |raft_node, peer: &str| WaitingBroker {
+            node: NodeId::new(4),
+            raft_node: RaftNodeId::new(raft_node),
+            zone: String::new(),
+            peer: peer.to_owned(),
+        };
+        let one = one_of(vec![waits(1, "a:1")], 4).unwrap();
+        assert_eq!(one.raft_node, RaftNodeId::new(1));
+        let both = one_of(vec![waits(1, "a:1"), waits(2, "b:1")], 4).unwrap_err();
+        let text = serde_json::to_string(&both).unwrap();
+        assert!(
+            text.contains("several_wait") && text.contains("a:1, b:1"),
+            "{text}"
+        );
+        let none = serde_json::to_string(&one_of(Vec::new(), 4).unwrap_err()).unwrap();
+        assert!(none.contains("not_waiting"), "{none}");
+    }
 }

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 pub use flush::{FlushLink, FlushService};
 pub use health::{Health, Reason};
-pub use members::WaitingBroker;
+pub use members::{WaitingBroker, WaitingBrokers};
 pub use server::{AdminServer, serve};
 
 /// What the admin routes work on.
@@ -44,8 +44,8 @@ pub struct AdminState {
     pub archiver: Option<Archiver>,
     /// Reader of the object store.
     pub reader: Arc<RemoteReader>,
-    /// Brokers that ask this one to be taken into the cluster.
-    pub waiting: Arc<dyn Fn() -> Vec<WaitingBroker> + Send + Sync>,
+    /// Brokers that ask to be taken into the cluster.
+    pub waiting: WaitingBrokers,
     /// Readiness.
     pub health: Health,
     /// Metric values.

@@ -23,6 +23,7 @@ const MEMBERS_CHANGED: u8 = 16;
 const NOT_BOOTSTRAPPED: u8 = 1;
 const TOPIC_EXISTS: u8 = 2;
 const UNKNOWN_TOPIC: u8 = 3;
+const OUTDATED: u8 = 4;
 
 impl MetadataOutcome {
     /// Adds the outcome's bytes.
@@ -64,6 +65,7 @@ impl MetadataOutcome {
                     Refusal::NotBootstrapped => (NOT_BOOTSTRAPPED, String::new()),
                     Refusal::TopicExists(name) => (TOPIC_EXISTS, name.clone()),
                     Refusal::UnknownTopic => (UNKNOWN_TOPIC, String::new()),
+                    Refusal::Outdated => (OUTDATED, String::new()),
                     other => (0, other.to_string()),
                 };
                 to.u8(what);
@@ -114,6 +116,7 @@ fn refusal(from: &mut Reader<'_>) -> Result<Refusal, FormatError> {
         NOT_BOOTSTRAPPED => Refusal::NotBootstrapped,
         TOPIC_EXISTS => Refusal::TopicExists(text),
         UNKNOWN_TOPIC => Refusal::UnknownTopic,
+        OUTDATED => Refusal::Outdated,
         _ => return Err(FormatError::Invalid("the refusal")),
     })
 }
@@ -171,6 +174,16 @@ mod tests {
             assert_eq!(MetadataOutcome::decode(&mut from).unwrap(), outcome);
         }
         from.finish().unwrap();
+    }
+
+    /// Proves that who is told that something was faster knows it from any other refusal: it looks again.
+    #[test]
+    fn outdated() {
+        let outcome = MetadataOutcome::Refused(Refusal::Outdated);
+        let whole = bytes(std::slice::from_ref(&outcome));
+        assert_eq!(whole, [7, 4, 42, 0, 0, 0, 0, 0]);
+        let told = MetadataOutcome::decode(&mut Reader::new(&whole)).unwrap();
+        assert_eq!(told, outcome);
     }
 
     /// Proves that a cut answer is refused at every length, and that any other refusal keeps its code and its sentence.

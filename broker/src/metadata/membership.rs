@@ -380,27 +380,36 @@ impl MetadataImage {
         Ok(MetadataOutcome::MembersChanged)
     }
 
-    /// Voters of the metadata group and its other replicas, of all members: at most [`REPLICAS_MAX`] vote, over as many zones as there are.
+    /// Voters of the metadata group and its other replicas, of all members: at most [`REPLICAS_MAX`] vote, those that live before those that do
+    /// not, over as many zones as there are.
     #[must_use]
     pub fn metadata_replicas(&self) -> (BTreeSet<NodeId>, BTreeSet<NodeId>) {
-        let mut zones: BTreeMap<&str, Vec<NodeId>> = BTreeMap::new();
-        let voting = self.members.iter().filter(|(_, member)| !member.draining);
-        for (node, _) in voting {
-            let zone = self
-                .brokers
-                .get(node)
-                .map_or("", |broker| broker.zone.as_str());
-            zones.entry(zone).or_default().push(*node);
-        }
-        let most = zones.values().map(Vec::len).max().unwrap_or(0);
-        // One of each zone, then a second of each: lists are in the order of ids.
-        let by_turn = (0..most).flat_map(|turn| {
-            let of_turn = zones.values().filter_map(move |nodes| nodes.get(turn));
-            of_turn.copied().collect::<Vec<_>>()
-        });
+        let by_turn = self.by_zones(true).into_iter().chain(self.by_zones(false));
         let voters: BTreeSet<NodeId> = by_turn.take(REPLICAS_MAX).collect();
         let others = self.members.keys().copied();
         let learners = others.filter(|node| !voters.contains(node)).collect();
         (voters, learners)
+    }
+
+    /// Members that are not drained and live, or do not: one of each zone, then a second of each.
+    fn by_zones(&self, live: bool) -> Vec<NodeId> {
+        let mut zones: BTreeMap<&str, Vec<NodeId>> = BTreeMap::new();
+        let open = self.members.iter().filter(|(_, member)| !member.draining);
+        for (node, _) in open.filter(|(node, _)| self.is_live(**node) == live) {
+            let broker = self.brokers.get(node);
+            let zone = broker.map_or("", |broker| broker.zone.as_str());
+            zones.entry(zone).or_default().push(*node);
+        }
+        let most = zones.values().map(Vec::len).max().unwrap_or(0);
+        // Lists are in the order of ids.
+        let turns = (0..most).map(|turn| zones.values().filter_map(move |nodes| nodes.get(turn)));
+        turns.flatten().copied().collect()
+    }
+
+    /// Whether all that hold replicas have said who they are. Until then a voter of the metadata group that is no member is not one that has left.
+    #[must_use]
+    pub fn knows_holders(&self) -> bool {
+        let mut holders = self.groups.values().flatten();
+        holders.all(|node| self.members.contains_key(node))
     }
 }

@@ -296,6 +296,18 @@ fn metadata_replicas() {
     let (voters, learners) = rig.image().metadata_replicas();
     assert_eq!(voters, nodes(&[1, 3, 4, 5, 6]).into_iter().collect());
     assert_eq!(learners, nodes(&[2, 7]).into_iter().collect());
+    // Who does not live votes only where there are not enough others.
+    let fence = |rig: &mut Rig, id, fenced| {
+        let node = node(id);
+        rig.run(&MetadataCommand::SetBrokerFence { node, fenced });
+        rig.image().metadata_replicas().0
+    };
+    let voters = fence(&mut rig, 1, true);
+    assert_eq!(voters, nodes(&[3, 4, 5, 6, 7]).into_iter().collect());
+    let voters = fence(&mut rig, 5, true);
+    assert_eq!(voters, nodes(&[1, 3, 4, 6, 7]).into_iter().collect());
+    let voters = fence(&mut rig, 5, false);
+    assert_eq!(voters, nodes(&[3, 4, 5, 6, 7]).into_iter().collect());
 }
 
 /// Proves that leaders are shared out evenly, that an operator's wish counts while that broker can lead, and never for another.

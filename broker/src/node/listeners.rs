@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::World;
 use super::error::StartError;
-use super::formation::Formation;
 use super::groups::NodeGroups;
 use super::identity::Identity;
 use super::peers::{Peers, SERVICE_FLUSH};
@@ -19,7 +18,9 @@ use crate::metadata::MetadataMachine;
 use crate::net::{NetConfig, NetMetrics, NetServer};
 use crate::observe::Metrics;
 use crate::placement::Group;
+use crate::router::Router;
 use crate::wire::FrameLimits;
+use futures::FutureExt;
 use tidelog_archive::{ArchiveConfig, Archiver};
 use tidelog_env::Tasks;
 use tokio::time::Instant;
@@ -170,7 +171,7 @@ pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, Listeners),
         flushes,
         archiver: start_archive(config, world, store, &groups.metadata, tasks),
         reader: Arc::clone(&store.reader),
-        waiting: waiting(peers),
+        waiting: waiting(peers, &groups.router),
         health: store.health.clone(),
         metrics,
         tasks: tasks.clone(),
@@ -199,20 +200,30 @@ fn flush_link(peers: Option<&Arc<Peers>>, flushes: &FlushService) -> Option<Flus
     })
 }
 
-/// Who asks this broker to be taken into the cluster.
-fn waiting(peers: Option<&Arc<Peers>>) -> Arc<dyn Fn() -> Vec<admin::WaitingBroker> + Send + Sync> {
-    let formation = peers.map(|peers| peers.formation.clone());
+/// Who asks a member to be taken into the cluster.
+fn waiting(peers: Option<&Arc<Peers>>, router: &Router) -> admin::WaitingBrokers {
+    let (peers, router) = (peers.cloned(), router.clone());
     Arc::new(move || {
-        let asked = formation.as_ref().map(Formation::candidates);
-        let known = asked.into_iter().flatten();
-        known
-            .map(|candidate| admin::WaitingBroker {
-                node: candidate.node,
-                raft_node: candidate.raft_node,
+        let (peers, router) = (peers.clone(), router.clone());
+        async move {
+            let Some(peers) = peers else {
+                return Vec::new();
+            };
+            let others = router.image(|image| {
+                let members = image.members().keys().copied();
+                let live = members.filter(|node| *node != router.node() && image.is_live(*node));
+                live.collect()
+            });
+            let asked = peers.formation.waiting(&peers.transport, others).await;
+            let shown = asked.into_iter().map(|candidate| admin::WaitingBroker {
+                node: candidate.node(),
+                raft_node: candidate.raft_node(),
                 zone: candidate.zone,
                 peer: candidate.peer,
-            })
-            .collect()
+            });
+            shown.collect()
+        }
+        .boxed()
     })
 }
 

@@ -37,9 +37,7 @@ fn wanted(image: &MetadataImage, group: PlacementGroupId) -> Option<(Replicas, O
             .collect::<Option<BTreeMap<RaftNodeId, Member>>>()
     };
     if group == PlacementGroupId::METADATA {
-        // Until all that hold replicas have said who they are, a voter that is no member is not one that has left.
-        let mut holders = image.groups().values().flatten();
-        if !holders.all(|node| image.members().contains_key(node)) {
+        if !image.knows_holders() {
             return None;
         }
         let (voters, learners) = image.metadata_replicas();

@@ -236,74 +236,18 @@ async fn beat(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::super::tests::{STAMP, admit, metadata_group};
     use super::*;
-    use crate::log::{GroupLog, GroupLogConfig, LogEnv, NoObserver};
-    use crate::metadata::Admission;
-    use crate::placement::{GroupConfig, Member, NoPeers};
-    use std::collections::BTreeMap;
-    use tidelog_env::{MemoryDisk, SystemRandom};
-    use tidelog_model::{ClusterId, PlacementGroupId};
-    use uuid::Uuid;
-
-    const WITHIN: Duration = Duration::from_secs(20);
-    const STAMP: TimestampMs = TimestampMs::new(1);
-    const OWN: (NodeId, RaftNodeId) = (NodeId::new(1), RaftNodeId::new(11));
-
-    /// A metadata group of one, with broker 2 as Raft node 22.
-    async fn group() -> Group<MetadataMachine> {
-        let cluster = ClusterId::new(Uuid::from_u128(7));
-        let dir = "/data/groups/0".into();
-        let config = GroupLogConfig::new(dir, cluster, PlacementGroupId::METADATA, OWN.1);
-        let env = LogEnv {
-            disk: MemoryDisk::default().shared(),
-            random: SystemRandom::shared(),
-            tasks: Tasks::new(),
-            fatal: Arc::new(|failure| panic!("{failure}")),
-            observer: Arc::new(NoObserver),
-        };
-        let log = GroupLog::open(config.with_file_bytes(4 << 20), env).await;
-        let member = Member {
-            broker: OWN.0,
-            address: String::new(),
-        };
-        let config = GroupConfig::alone(PlacementGroupId::METADATA, OWN.1, member);
-        let machine = MetadataMachine::new();
-        let started = Group::start(config, log.unwrap(), machine, Arc::new(NoPeers)).await;
-        let group = started.unwrap();
-        group.wait_leader(WITHIN).await.unwrap();
-        let groups = BTreeMap::from([(PlacementGroupId::new(1), vec![OWN.0])]);
-        let bootstrap = MetadataCommand::BootstrapCluster {
-            cluster,
-            name: "t".to_owned(),
-            groups,
-        };
-        group.propose(bootstrap.encode(STAMP)).await.unwrap();
-        admit(&group, OWN).await;
-        admit(&group, (NodeId::new(2), RaftNodeId::new(22))).await;
-        group
-    }
-
-    async fn admit(group: &Group<MetadataMachine>, who: (NodeId, RaftNodeId)) {
-        let admission = Admission {
-            node: who.0,
-            raft_node: who.1,
-            zone: "z".to_owned(),
-            peer: None,
-            by_operator: true,
-        };
-        let command = MetadataCommand::AdmitBroker(admission);
-        let (_, outcome) = group.propose(command.encode(STAMP)).await.unwrap();
-        assert_eq!(outcome, MetadataOutcome::MembersChanged);
-    }
 
     /// Proves that signs of life are taken from members by their Raft nodes: one that was replaced, and one that is gone, are told so, and keep
     /// nobody else alive.
     #[tokio::test]
     async fn only_members_live() {
-        let group = group().await;
+        let group = metadata_group().await;
         let sessions = BrokerSessions::new(Duration::from_secs(6));
         let two = NodeId::new(2);
         let (old, new) = (RaftNodeId::new(22), RaftNodeId::new(23));
+        admit(&group, (two, old)).await;
         let hear = |node, raft_node| sessions.hear(&group, (node, raft_node), false, STAMP);
         let live = || group.read(|machine| machine.image().is_live(two));
         hear(two, old).await.unwrap();

@@ -319,3 +319,7 @@ impl Router {
         self.inner.metadata.barrier().await
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests;

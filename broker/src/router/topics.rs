@@ -22,6 +22,10 @@ const EFFECT_WITHIN: Duration = Duration::from_secs(2);
 /// Pause before a creation whose outcome is not known is proposed again.
 const AGAIN_PAUSE: Duration = Duration::from_millis(200);
 
+/// How often groups for another number of copies are planned anew because another broker was faster. Each time that one has made some: there are
+/// only so many numbers of copies.
+const GROUPS_TRIES: usize = 8;
+
 /// A topic to create.
 #[derive(Clone, Debug)]
 pub struct NewTopic {
@@ -179,15 +183,11 @@ impl Router {
             Placement::Copies(copies) => *copies,
         };
         let copies = copies.unwrap_or_else(|| self.image(copies_default));
-        let mut refused = None;
+        let mut tries = 0;
         loop {
             let chosen = self.image(|image| choose_groups(image, topic.partitions, copies));
             if !chosen.is_empty() || topic.partitions == 0 {
                 return Ok(chosen);
-            }
-            // Not because another broker was faster: then there would be groups now.
-            if let Some(refusal) = refused {
-                return Err(TopicError::Refused(refusal));
             }
             let groups = self.image(|image| new_groups(image, copies));
             let groups = groups.ok_or(TopicError::TooFewBrokers { copies })?;
@@ -196,7 +196,9 @@ impl Router {
             let command = MetadataCommand::CreateGroups { groups };
             match self.inner.metadata.propose_by(&command, deadline).await? {
                 MetadataOutcome::MembersChanged => {}
-                MetadataOutcome::Refused(refusal) => refused = Some(refusal),
+                // Another broker made groups meanwhile, perhaps with another number of copies: this one's image has them now.
+                MetadataOutcome::Refused(Refusal::Outdated) if tries < GROUPS_TRIES => tries += 1,
+                MetadataOutcome::Refused(refusal) => return Err(TopicError::Refused(refusal)),
                 other => {
                     return Err(ProposeError::Fatal(format!(
                         "creating groups was answered with {other:?}"

@@ -30,7 +30,7 @@ pub enum ClusterVerb {
     /// Take in a broker that waits: a new one, or one that lost its disk.
     #[command(
         after_help = "A broker waits when it was started with an empty data directory and a cluster.seeds that names itself and brokers of the \
-                      cluster. Ask one of those (--admin-url). A broker that has the id of a member takes its place: every replica is built anew."
+                      cluster. A broker that has the id of a member takes its place: every replica is built anew."
     )]
     Add {
         /// Its node.id.

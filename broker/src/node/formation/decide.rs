@@ -4,6 +4,7 @@
 //! Not here: asking (`mod.rs`), making records durable (`identity.rs`).
 //! Spec: docs/protocols/cluster-formation.md
 
+use super::candidates::Candidate;
 use super::record::{Founding, MemberRecord};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +25,9 @@ pub(super) struct Told {
     /// Who is a member now, by the metadata of who answers; absent while it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) members: Option<MembersNow>,
+    /// Who has asked this one lately to be taken in; only if that is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) waiting: Vec<Candidate>,
 }
 
 /// The members of a cluster, as of an entry of its metadata group.
@@ -137,6 +141,7 @@ mod tests {
             seeds: "t: 1@a, 2@b, 3@c".to_owned(),
             record: None,
             members: None,
+            waiting: Vec::new(),
         }
     }
 

@@ -18,6 +18,7 @@ use super::peers::SERVICE_FORMATION;
 use crate::admin::Health;
 use crate::config::Config;
 use crate::peer::{CallService, Caller, PeerTarget, PeerTransport};
+use crate::router::BrokerBook;
 use bytes::Bytes;
 use candidates::Candidates;
 use decide::{Decision, MembersNow, Told, VERSION, decide};
@@ -28,7 +29,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tidelog_model::NodeId;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 pub(super) use candidates::Candidate;
 pub(super) use record::{Founding, MemberRecord};
@@ -36,12 +37,14 @@ pub(super) use standing::StandingWatch;
 
 /// How long one seed may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// How long one member may take to say who waits: an operator does.
+const WAITING_WITHIN: Duration = Duration::from_secs(1);
 /// Pause between two rounds, with jitter.
 const ROUND_PAUSE: Duration = Duration::from_millis(200);
 /// One line per this long about who is missing.
 const SAY_PAUSE: Duration = Duration::from_secs(10);
-/// Largest answer that is read.
-const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// Largest answer that is read: the members of a large cluster, and who waits.
+const ANSWER_BYTES_MAX: usize = 256 << 10;
 
 /// Answers other brokers' questions. Clones share what it says.
 #[derive(Clone)]
@@ -65,6 +68,7 @@ impl Formation {
             seeds: format!("{}: {}", config.cluster.name, seeds.join(", ")),
             record: directory.founding.clone(),
             members: None,
+            waiting: Vec::new(),
         };
         Self {
             told: Arc::new(Mutex::new(told)),
@@ -73,13 +77,35 @@ impl Formation {
         }
     }
 
-    /// Brokers that have asked lately to be taken in, and are not yet.
-    pub(super) fn candidates(&self) -> Vec<Candidate> {
-        let members = self.book.members().unwrap_or_default().1;
+    /// Brokers that have asked any of `others`, or this one, lately to be taken in, and are not yet. By id, then Raft node.
+    pub(super) async fn waiting(
+        &self,
+        transport: &PeerTransport,
+        others: Vec<NodeId>,
+    ) -> Vec<Candidate> {
+        let targets = others.into_iter().filter_map(|node| {
+            let target = self.book.target(node)?;
+            Some((node.get(), target))
+        });
+        let request = candidates::question_of_member(true);
+        let answers = targets.map(|(id, target)| {
+            let request = request.clone();
+            async move { timeout(WAITING_WITHIN, ask(transport, &target, id, request)).await }
+        });
+        let answers = futures::future::join_all(answers.collect::<Vec<_>>()).await;
+        let told = answers.into_iter().flatten().flatten();
         let mut asked = self.candidates.lately();
+        asked.extend(told.flat_map(|(_, told)| told.waiting));
+        asked.sort_by_key(|one| (one.broker_id, one.raft_node_id));
+        asked.dedup_by_key(|one| (one.broker_id, one.raft_node_id));
+        self.keep_strangers(asked)
+    }
+
+    fn keep_strangers(&self, mut asked: Vec<Candidate>) -> Vec<Candidate> {
+        let members = self.book.members().unwrap_or_default().1;
         asked.retain(|one| {
             let mut members = members.iter();
-            !members.any(|known| (known.node, known.raft_node) == (one.node, one.raft_node))
+            !members.any(|known| (known.node, known.raft_node) == (one.node(), one.raft_node()))
         });
         asked
     }
@@ -111,7 +137,11 @@ impl CallService for Formation {
             self.candidates.note(&caller, &request);
         }
         // Whatever the version of the question is: the answer says ours.
-        let answer = serde_json::to_vec(&self.answer()).unwrap_or_default();
+        let mut answer = self.answer();
+        if candidates::wants_waiting(&request) {
+            answer.waiting = self.keep_strangers(self.candidates.lately());
+        }
+        let answer = serde_json::to_vec(&answer).unwrap_or_default();
         std::future::ready(Bytes::from(answer)).boxed()
     }
 }
@@ -298,6 +328,7 @@ mod tests {
             seeds: String::new(),
             record: Some(record.clone()),
             members: None,
+            waiting: Vec::new(),
         };
         let says = |told: &Told, node| {
             let answers = BTreeMap::from([(1, told.clone())]);

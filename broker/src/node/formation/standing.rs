@@ -101,7 +101,7 @@ impl StandingWatch {
                 &self.transport,
                 target,
                 *id,
-                candidates::question_of_member(),
+                candidates::question_of_member(false),
             )
         });
         let answers = futures::future::join_all(asked).await;
@@ -167,6 +167,7 @@ mod tests {
                 at,
                 members: members.iter().map(member).collect(),
             }),
+            waiting: Vec::new(),
         }
     }
 

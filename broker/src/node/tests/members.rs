@@ -125,7 +125,28 @@ async fn a_lost_disk_is_replaced_by_one_command() {
     three.stop().await;
 }
 
-/// Proves that a fourth broker is taken in and gets its share, that the first one is drained and leaves, and that a producer and the data see none of it.
+/// A broker that is not a member and names broker 1 alone as a seed, on ports of its own.
+fn start_at(
+    three: &mut Three,
+    id: i32,
+    dir: &str,
+) -> tokio::task::JoinHandle<Result<Node, crate::node::StartError>> {
+    let [peer, kafka, admin] = three::free_ports();
+    let home = three.dir.path().join(dir);
+    let first = three.ports[&1][0];
+    let known = three.set.len();
+    three.ports.insert(id, [peer, kafka, admin]);
+    three.set.push(format!(
+        "cluster.seeds={id}@127.0.0.1:{peer},1@127.0.0.1:{first}"
+    ));
+    three.set.push(format!("node.data-dir={}", home.display()));
+    let starting = start_stranger(three, id);
+    three.set.truncate(known);
+    starting
+}
+
+/// Proves that a fourth broker is taken in and gets its share, whichever member is asked and not before its id is its own alone, that the first one is
+/// drained and leaves, and that a producer and the data see none of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_comes_and_another_goes() {
     let mut three = Three::new();
@@ -138,12 +159,16 @@ async fn a_broker_comes_and_another_goes() {
     let mut acknowledged = vec![Vec::new(); 2];
     produce(&producer, "t", 0..200, &mut acknowledged).await;
 
-    three.ports.insert(4, three::free_ports());
-    let starting = start_stranger(&three, 4);
-    members(&three, 3, "it waits", |now| {
-        now.waiting.iter().any(|at| at.id == 4 && !at.replaces)
+    let twin = start_at(&mut three, 4, "twin");
+    let starting = start_at(&mut three, 4, "4");
+    members(&three, 3, "both wait", |now| {
+        now.waiting.len() == 2 && now.waiting.iter().all(|at| at.id == 4 && !at.replaces)
     })
     .await;
+    let refused = admin(&three, 2).add_broker(4, false).await.unwrap_err();
+    assert!(matches!(&refused, AdminError::Refused { code, .. } if code == "several_wait"));
+    twin.abort();
+    members(&three, 3, "one waits", |now| now.waiting.len() == 1).await;
     admin(&three, 3).add_broker(4, false).await.unwrap();
     let node = tokio::time::timeout(SETTLE, starting)
         .await
@@ -157,7 +182,7 @@ async fn a_broker_comes_and_another_goes() {
     assert!(
         even.groups
             .iter()
-            .all(|group| group.group == 0 || group.replicas.len() == 3)
+            .all(|group| group.replicas.len() == if group.group == 0 { 4 } else { 3 })
     );
     produce(&producer, "t", 200..300, &mut acknowledged).await;
 

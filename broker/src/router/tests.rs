@@ -1,0 +1,113 @@
+//! A metadata group of one as the router uses it, and changes that meet each other there.
+
+use super::*;
+use crate::log::{GroupLog, GroupLogConfig, LogEnv, NoObserver};
+use crate::metadata::{Admission, MetadataCommand, MetadataOutcome};
+use crate::placement::{GroupConfig, Member, NoPeers};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tidelog_env::{MemoryDisk, SystemClock, SystemRandom, Tasks};
+use tidelog_model::{ClusterId, RaftNodeId, TimestampMs};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+const WITHIN: Duration = Duration::from_secs(20);
+pub(super) const STAMP: TimestampMs = TimestampMs::new(1);
+const OWN: (NodeId, RaftNodeId) = (NodeId::new(1), RaftNodeId::new(11));
+
+/// A metadata group of broker 1 alone, with one data group.
+pub(super) async fn metadata_group() -> Group<MetadataMachine> {
+    let cluster = ClusterId::new(Uuid::from_u128(7));
+    let dir = "/data/groups/0".into();
+    let config = GroupLogConfig::new(dir, cluster, PlacementGroupId::METADATA, OWN.1);
+    let env = LogEnv {
+        disk: MemoryDisk::default().shared(),
+        random: SystemRandom::shared(),
+        tasks: Tasks::new(),
+        fatal: Arc::new(|failure| panic!("{failure}")),
+        observer: Arc::new(NoObserver),
+    };
+    let log = GroupLog::open(config.with_file_bytes(4 << 20), env).await;
+    let member = Member {
+        broker: OWN.0,
+        address: String::new(),
+    };
+    let config = GroupConfig::alone(PlacementGroupId::METADATA, OWN.1, member);
+    let machine = MetadataMachine::new();
+    let started = Group::start(config, log.unwrap(), machine, Arc::new(NoPeers)).await;
+    let group = started.unwrap();
+    group.wait_leader(WITHIN).await.unwrap();
+    let groups = BTreeMap::from([(PlacementGroupId::new(1), vec![OWN.0])]);
+    let bootstrap = MetadataCommand::BootstrapCluster {
+        cluster,
+        name: "t".to_owned(),
+        groups,
+    };
+    group.propose(bootstrap.encode(STAMP)).await.unwrap();
+    admit(&group, OWN).await;
+    group
+}
+
+pub(super) async fn admit(group: &Group<MetadataMachine>, who: (NodeId, RaftNodeId)) {
+    let admission = Admission {
+        node: who.0,
+        raft_node: who.1,
+        zone: "z".to_owned(),
+        peer: None,
+        by_operator: true,
+    };
+    let command = MetadataCommand::AdmitBroker(admission);
+    let (_, outcome) = group.propose(command.encode(STAMP)).await.unwrap();
+    assert_eq!(outcome, MetadataOutcome::MembersChanged);
+}
+
+fn router(group: &Group<MetadataMachine>) -> Router {
+    let client = MetadataClient {
+        node: OWN.0,
+        raft_node: OWN.1,
+        group: group.clone(),
+        sessions: BrokerSessions::new(Duration::from_secs(6)),
+        link: None,
+        clock: SystemClock::shared(),
+        random: SystemRandom::shared(),
+    };
+    Router::new(client, LeadersElsewhere::default())
+}
+
+/// Proves that topics which ask for groups of new numbers of copies at the same time are all created: who was slower plans anew.
+#[tokio::test]
+async fn groups_of_several_numbers_of_copies_at_once() {
+    let group = metadata_group().await;
+    for id in 1..=4 {
+        let node = NodeId::new(id);
+        let raft_node = RaftNodeId::new(u64::try_from(id).unwrap() * 11);
+        admit(&group, (node, raft_node)).await;
+        let fence = MetadataCommand::SetBrokerFence {
+            node,
+            fenced: false,
+        };
+        group.propose(fence.encode(STAMP)).await.unwrap();
+    }
+    let router = router(&group);
+    let create = |copies: usize| {
+        let topic = NewTopic {
+            name: format!("t{copies}"),
+            partitions: 2,
+            placement: Placement::Copies(Some(copies)),
+            configs: BTreeMap::new(),
+        };
+        router.create_topic(topic, Instant::now() + WITHIN)
+    };
+    // All have looked before the first one changes anything.
+    let created = futures::future::join_all([create(2), create(3), create(4)]).await;
+    for (copies, topic) in (2..).zip(created) {
+        let topic = topic.unwrap();
+        let placed = router.image(|image| {
+            let groups = image.topic(topic).unwrap().partitions.clone();
+            let copies = groups.iter().map(|group| image.groups()[group].len());
+            copies.collect::<Vec<_>>()
+        });
+        assert_eq!(placed, [copies; 2]);
+    }
+    group.stop().await;
+}
