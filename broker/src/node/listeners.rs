@@ -171,7 +171,7 @@ pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, Listeners),
         flushes,
         archiver: start_archive(config, world, store, &groups.metadata, tasks),
         reader: Arc::clone(&store.reader),
-        ask_members: ask_members(peers, &groups.router),
+        waiting: waiting(peers, &groups.router),
         health: store.health.clone(),
         metrics,
         tasks: tasks.clone(),
@@ -184,7 +184,6 @@ pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, Listeners),
             admin: admin.address.to_string(),
         }),
     };
-    admin::watch_groups(&groups.router, &store.health, tasks);
     admin.open(state);
     Ok((kafka_address, Listeners { kafka }))
 }
@@ -201,33 +200,28 @@ fn flush_link(peers: Option<&Arc<Peers>>, flushes: &FlushService) -> Option<Flus
     })
 }
 
-/// Asks all members what they know of the others.
-fn ask_members(peers: Option<&Arc<Peers>>, router: &Router) -> admin::AskMembers {
+/// Who asks a member to be taken into the cluster.
+fn waiting(peers: Option<&Arc<Peers>>, router: &Router) -> admin::WaitingBrokers {
     let (peers, router) = (peers.cloned(), router.clone());
-    if let Some(peers) = &peers {
-        peers.formation.know(&router);
-    }
     Arc::new(move || {
         let (peers, router) = (peers.clone(), router.clone());
         async move {
             let Some(peers) = peers else {
-                return admin::Asked::default();
+                return Vec::new();
             };
             let others = router.image(|image| {
                 let members = image.members().keys().copied();
                 let live = members.filter(|node| *node != router.node() && image.is_live(*node));
                 live.collect()
             });
-            let asked = peers.formation.ask_members(&peers.transport, others);
-            let (waiting, empty) = asked.await;
-            let shown = waiting.into_iter().map(|candidate| admin::WaitingBroker {
+            let asked = peers.formation.waiting(&peers.transport, others).await;
+            let shown = asked.into_iter().map(|candidate| admin::WaitingBroker {
                 node: candidate.node(),
                 raft_node: candidate.raft_node(),
                 zone: candidate.zone,
                 peer: candidate.peer,
             });
-            let waiting = shown.collect();
-            admin::Asked { waiting, empty }
+            shown.collect()
         }
         .boxed()
     })

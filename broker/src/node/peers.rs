@@ -220,15 +220,24 @@ fn identity(config: &Config, world: &World, directory: &Directory) -> PeerIdenti
     )
 }
 
-/// TLS between brokers, as it is configured. The certificate must be for the host that others dial.
+/// TLS between brokers, as it is configured. The certificate must be for the hosts that others dial.
 fn load_tls(config: &Config, world: &World) -> Result<PeerTls, StartError> {
     let Some(files) = config.peer_tls() else {
         return Ok(PeerTls::off());
     };
-    let address = split(config.peer_address(), "peer.advertised")?;
-    let host = address.map_or_else(String::new, |(host, _)| host);
+    let seeds = config.seeds();
+    let dialled = [
+        ("cluster.seeds", seeds.get(&config.node.id)),
+        ("peer.advertised", Some(&config.peer.advertised)),
+    ];
+    let mut hosts = Vec::new();
+    for (key, address) in dialled {
+        if let Some(address) = address {
+            hosts.extend(split(address, key)?.map(|(host, _)| host));
+        }
+    }
     let (disk, clock) = (Arc::clone(&world.disk), Arc::clone(&world.clock));
-    Ok(PeerTls::load(files, &host, disk, clock)?)
+    Ok(PeerTls::load(files, hosts, disk, clock)?)
 }
 
 /// A broker of a cluster of several is one of its own seeds.

@@ -22,12 +22,12 @@ mod fetch;
 mod flushes;
 mod followers;
 mod health;
-mod lost;
 mod majority;
 mod members;
 mod produce;
 mod replaced;
 mod replica_moves;
+mod secured;
 mod starting;
 mod three;
 

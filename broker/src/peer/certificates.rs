@@ -82,5 +82,6 @@ pub(crate) fn write(dir: &Path, issued: &Issued, ca: &str) {
 /// TLS with the files in `dir`, for a broker that is dialled at 127.0.0.1.
 pub(crate) fn load(dir: &Path, mode: TlsMode) -> Result<PeerTls, PeerTlsError> {
     let (disk, clock) = (RealDisk::shared(), SystemClock::shared());
-    PeerTls::load(files(dir, mode), "127.0.0.1", disk, clock)
+    let hosts = vec!["127.0.0.1".to_owned()];
+    PeerTls::load(files(dir, mode), hosts, disk, clock)
 }

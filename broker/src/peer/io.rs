@@ -61,13 +61,19 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(super) async fn prefix(&mut self, idle: Option<Duration>) -> Result<Prefix, ReadError> {
         let mut bytes = [0; PREFIX_BYTES];
         let first = self.stream.read(&mut bytes);
-        let read = match idle {
-            Some(idle) => timeout(idle, first).await.map_err(|_| ReadError::Idle)??,
-            None => first.await?,
+        let first = match idle {
+            Some(idle) => timeout(idle, first).await.map_err(|_| ReadError::Idle)?,
+            None => first.await,
         };
-        if read == 0 {
-            return Err(ReadError::Closed);
-        }
+        let read = match first {
+            Ok(0) => return Err(ReadError::Closed),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                // TLS: the peer is gone without a last word. Between frames that says as much as an end does.
+                return Err(ReadError::Closed);
+            }
+            Err(error) => return Err(error.into()),
+        };
         let mut filled = read;
         while filled < PREFIX_BYTES {
             filled += progress(self.stall, self.stream.read(&mut bytes[filled..])).await?;

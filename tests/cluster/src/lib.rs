@@ -13,6 +13,7 @@ mod process;
 mod record;
 mod rig;
 mod scenario;
+mod tls;
 mod wait;
 
 pub use admin::{ClusterView, GroupView};
@@ -22,4 +23,5 @@ pub use process::Broker;
 pub use record::Recorder;
 pub use rig::Rig;
 pub use scenario::{Dice, Failure, rounds, run};
+pub use tls::Authority;
 pub use wait::{Waiting, until};

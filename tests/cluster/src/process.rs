@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::admin::{self, ClusterView};
 use crate::config::Addresses;
+use crate::tls::{self, Authority};
 use crate::wait::{Waiting, until};
 
 /// From the start of the process to ready, on a busy machine.
@@ -54,6 +55,17 @@ impl Broker {
     pub(crate) fn configure(&self, text: &str) -> Result<()> {
         std::fs::create_dir_all(&self.folder)?;
         Ok(std::fs::write(self.folder.join("broker.toml"), text)?)
+    }
+
+    /// Gives it a new certificate of `authority`, in the place of the one before.
+    pub(crate) fn certify(&self, authority: &Authority) -> Result<()> {
+        authority.certify(&self.folder)
+    }
+
+    /// Configures TLS of this mode with peers, from its next start on.
+    pub(crate) fn secure(&self, mode: &str) -> Result<()> {
+        let text = std::fs::read_to_string(self.folder.join("broker.toml"))?;
+        self.configure(&tls::configured(&text, &self.folder, mode))
     }
 
     pub(crate) fn log_path(&self) -> PathBuf {

@@ -19,6 +19,7 @@ use crate::config::{self, Addresses};
 use crate::links::Links;
 use crate::process::Broker;
 use crate::record::Recorder;
+use crate::tls::Authority;
 use crate::wait::{Waiting, until};
 
 /// Several elections, on a busy machine.
@@ -263,6 +264,23 @@ impl Rig {
     /// It runs, or the disk refuses.
     pub fn wipe(&mut self, id: i32) -> Result<()> {
         self.change(id, "wipe")?.wipe()
+    }
+
+    /// Gives a broker, which may run, a new certificate of `authority` for its connections with others.
+    ///
+    /// # Errors
+    /// There is no such broker, or the disk refuses.
+    pub fn certify(&mut self, id: i32, authority: &Authority) -> Result<()> {
+        self.change(id, "certify")?.certify(authority)
+    }
+
+    /// The same, and from its next start on the broker has `peer.tls-mode`.
+    ///
+    /// # Errors
+    /// There is no such broker, or the disk refuses.
+    pub fn secure(&mut self, id: i32, authority: &Authority, mode: &str) -> Result<()> {
+        self.certify(id, authority)?;
+        self.change(id, "secure")?.secure(mode)
     }
 
     /// What the brokers that serve know of each group: the newest term counts.

@@ -168,7 +168,6 @@ mod tests {
                 members: members.iter().map(member).collect(),
             }),
             waiting: Vec::new(),
-            empty: Vec::new(),
         }
     }
 

@@ -20,6 +20,8 @@ pub(super) struct Three {
     pub(super) nodes: BTreeMap<i32, Node>,
     /// Settings besides the rig's own; the later one of a key counts.
     pub(super) set: Vec<String>,
+    /// And of single brokers.
+    pub(super) own: BTreeMap<i32, Vec<String>>,
 }
 
 /// Ports that are free now, and that the system gives to nobody by itself: a connection of another test must not take one meanwhile.
@@ -47,6 +49,7 @@ impl Three {
             ports: (1..=3).map(|id| (id, free_ports())).collect(),
             nodes: BTreeMap::new(),
             set: Vec::new(),
+            own: BTreeMap::new(),
         }
     }
 
@@ -78,8 +81,9 @@ impl Three {
             "archive.enable=false".to_owned(),
             "tier.cut-interval-ms=1000".to_owned(),
         ];
+        let own = self.own.get(&id).into_iter().flatten();
         let sources = Sources {
-            set: set.iter().chain(&self.set).cloned().collect(),
+            set: set.iter().chain(&self.set).chain(own).cloned().collect(),
             ..Sources::default()
         };
         Config::load(&sources).unwrap()

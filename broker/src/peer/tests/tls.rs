@@ -109,6 +109,8 @@ async fn all_lanes_go_over_tls() {
     assert_eq!(two.metrics.connections_accepted_open.get(), 4);
     one.tasks.stop().await;
     until("closed", || open.get() == 0).await;
+    // An end without a word of TLS before it is one like another.
+    assert_eq!(two.metrics.closed_for("broken"), 0);
     listener.stop().await;
 }
 
@@ -249,7 +251,8 @@ async fn another_ca_is_refused() {
 fn at_time(dir: &Path, now: i64) -> PeerTls {
     let clock = Arc::new(Stopped(now));
     let files = files(dir, TlsMode::Require);
-    PeerTls::load(files, "127.0.0.1", RealDisk::shared(), clock).unwrap()
+    let hosts = vec!["127.0.0.1".to_owned()];
+    PeerTls::load(files, hosts, RealDisk::shared(), clock).unwrap()
 }
 
 /// Proves that a certificate that has expired meanwhile, or is for another host, is refused by either side in words that say so.

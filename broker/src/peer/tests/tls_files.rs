@@ -152,12 +152,27 @@ fn other_good_certificates_are_taken() {
     let tls = load(dir.path(), TlsMode::Require).expect("good");
     let expires = tls.metrics().unwrap().expires_at();
     assert_eq!(expires, date_time_ymd(2100, 1, 1).unix_timestamp());
-    // By name, and in capitals.
-    let named = authority.issue(&["tidelog-1.example"]);
+    // By name, in capitals too, and by all that it is dialled by.
+    let named = authority.issue(&["tidelog-1.example", "10.0.0.1", "*.inner.example"]);
     write(dir.path(), &named, &authority.pem);
-    let named = files(dir.path(), TlsMode::Require);
-    let (disk, clock) = (RealDisk::shared(), SystemClock::shared());
-    PeerTls::load(named, "Tidelog-1.Example", disk, clock).expect("good");
+    let at = |hosts: &[&str]| {
+        let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let (disk, clock) = (RealDisk::shared(), SystemClock::shared());
+        let loaded = PeerTls::load(files(dir.path(), TlsMode::Require), hosts, disk, clock);
+        loaded.map(|_| ()).map_err(|error| error.to_string())
+    };
+    let all = ["Tidelog-1.Example", "10.0.0.1", "one.inner.example"];
+    assert_eq!(at(&all), Ok(()));
+    let text = at(&["10.0.0.1", "10.0.0.2"]).unwrap_err();
+    assert!(text.contains("not for 10.0.0.2"), "{text}");
+    let text = at(&["no host"]).unwrap_err();
+    assert!(text.contains("\"no host\", where other brokers"), "{text}");
+    // Of many names a line tells some.
+    let names: Vec<String> = (0..20).map(|number| format!("n{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    write(dir.path(), &authority.issue(&names), &authority.pem);
+    let text = at(&["10.0.0.1"]).unwrap_err();
+    assert!(text.contains("n6, n7 and 12 more, not for"), "{text}");
 }
 
 /// Proves that new files are taken as they come, that bad ones leave the old ones in use and are told once, at the second look, and that the

@@ -115,10 +115,10 @@ struct Verifiers {
 }
 
 impl Material {
-    /// Reads and checks the files. `host` is where other brokers dial this one.
+    /// Reads and checks the files. `hosts` are where other brokers dial this one.
     pub(super) fn read(
         files: &Files,
-        host: &str,
+        hosts: &[String],
         clock: &Arc<dyn Clock>,
     ) -> Result<Self, PeerTlsError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
@@ -129,7 +129,7 @@ impl Material {
         let now = time
             .current_time()
             .ok_or_else(|| PeerTlsError("the clock stands before 1970".to_owned()))?;
-        let (not_before, not_after) = check_own(files, &chain, &verifiers, host, now)?;
+        let (not_before, not_after) = check_own(files, &chain, &verifiers, hosts, now)?;
         let failed = |error: Error| PeerTlsError(format!("TLS between brokers: {error}"));
         let own = Arc::new(SingleCertAndKey::from(own));
         let mut client =
@@ -199,7 +199,7 @@ fn check_own(
     files: &Files,
     chain: &[CertificateDer<'static>],
     verifiers: &Verifiers,
-    host: &str,
+    hosts: &[String],
     now: UnixTime,
 ) -> Result<(u64, u64), PeerTlsError> {
     let wrong = |error: Error| {
@@ -223,23 +223,20 @@ fn check_own(
     let Some((own, between)) = chain.split_first() else {
         return files.cert.wrong("no certificate in it");
     };
-    let name = match ServerName::try_from(host.to_owned()) {
-        Ok(name) => name,
-        Err(_) => {
+    let as_client = |time| verifiers.client.verify_client_cert(own, between, time);
+    if let Err(error) = as_client(now) {
+        return wrong(error);
+    }
+    for host in hosts {
+        let Ok(name) = ServerName::try_from(host.clone()) else {
             return files.cert.wrong(format!(
                 "\"{host}\", where other brokers dial this one, is no name that a certificate can be for"
             ));
+        };
+        let server = &verifiers.server;
+        if let Err(error) = server.verify_server_cert(own, between, &name, &[], now) {
+            return wrong(error);
         }
-    };
-    let as_client = |time| verifiers.client.verify_client_cert(own, between, time);
-    let server = &verifiers.server;
-    let seen = as_client(now).map(|_| ());
-    let seen = seen.and_then(|()| {
-        let as_server = server.verify_server_cert(own, between, &name, &[], now);
-        as_server.map(|_| ())
-    });
-    if let Err(error) = seen {
-        return wrong(error);
     }
     // The end of validity is what a check says that is made after it: no other parser of certificates than the one that judges them.
     let ends = match as_client(UnixTime::since_unix_epoch(Duration::from_secs(u64::MAX))) {

@@ -47,7 +47,7 @@ pub struct PeerTls {
 struct Inner {
     files: PeerTlsFiles,
     /// Where other brokers dial this one.
-    host: String,
+    hosts: Vec<String>,
     disk: Arc<dyn Disk>,
     clock: Arc<dyn Clock>,
     current: ArcSwap<Material>,
@@ -62,19 +62,19 @@ impl PeerTls {
         Self::default()
     }
 
-    /// Reads and checks the files. `host` is the host under which other brokers dial this one: its certificate must be for it.
+    /// Reads and checks the files. `hosts` are those under which other brokers dial this one: its certificate must be for all of them.
     /// Blocks while it reads.
     ///
     /// # Errors
     /// One line that says which file and what to do.
     pub fn load(
         files: PeerTlsFiles,
-        host: &str,
+        hosts: Vec<String>,
         disk: Arc<dyn Disk>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, PeerTlsError> {
         let (read, hash) = reload::read(&files, disk.as_ref())?;
-        let material = Material::read(&read, host, &clock)?;
+        let material = Material::read(&read, &hosts, &clock)?;
         let metrics = TlsMetrics::default();
         metrics.valid_until(material.not_after);
         tracing::info!(
@@ -87,7 +87,7 @@ impl PeerTls {
         Ok(Self {
             inner: Some(Arc::new(Inner {
                 files,
-                host: host.to_owned(),
+                hosts,
                 disk,
                 clock,
                 current: ArcSwap::from_pointee(material),
@@ -123,10 +123,12 @@ impl PeerTls {
         }
     }
 
-    /// Looks at the files once.
+    /// Looks at the files once, if TLS is on.
     #[cfg(test)]
     pub(super) fn look(&self) {
-        self.inner.as_ref().expect("TLS is on").look();
+        if let Some(inner) = &self.inner {
+            inner.look();
+        }
     }
 
     pub(super) fn metrics(&self) -> Option<&TlsMetrics> {

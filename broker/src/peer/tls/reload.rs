@@ -93,7 +93,7 @@ impl Inner {
         let used = self.seen.lock().hash;
         let found = read(&self.files, self.disk.as_ref()).and_then(|(files, hash)| {
             let changed = hash != used;
-            let read = changed.then(|| Material::read(&files, &self.host, &self.clock));
+            let read = changed.then(|| Material::read(&files, &self.hosts, &self.clock));
             Ok((read.transpose()?, hash))
         });
         match found {

@@ -9,6 +9,9 @@ use std::io;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+/// Names of a certificate that a line tells.
+const NAMES_MAX: usize = 8;
+
 /// A point in time, as `2026-01-31T12:00:00Z`.
 pub(super) fn when(seconds: u64) -> String {
     i64::try_from(seconds)
@@ -42,8 +45,13 @@ pub(super) fn certificate(error: &CertificateError) -> String {
             let names = if presented.is_empty() {
                 "names no host (subjectAltName)".to_owned()
             } else {
-                let names: Vec<_> = presented.iter().map(|name| bare(name)).collect();
-                format!("is for {}", names.join(", "))
+                let names = presented.iter().take(NAMES_MAX).map(|name| bare(name));
+                let more = presented.len().saturating_sub(NAMES_MAX);
+                let names = names.collect::<Vec<_>>().join(", ");
+                match more {
+                    0 => format!("is for {names}"),
+                    more => format!("is for {names} and {more} more"),
+                }
             };
             format!("the certificate {names}, not for {}", expected.to_str())
         }

@@ -7,3 +7,4 @@
 mod one;
 mod three;
 mod three_disks;
+mod tls;
