@@ -3,7 +3,7 @@
 use crate::config::{PeerTlsFiles, TlsMode};
 use crate::peer::{PeerTls, PeerTlsError};
 use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     date_time_ymd,
 };
 use std::path::Path;
@@ -33,6 +33,20 @@ impl Authority {
         }
     }
 
+    /// A CA that this one has signed.
+    pub(crate) fn between(&self) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "between");
+        let key = KeyPair::generate().unwrap();
+        Self {
+            pem: params.signed_by(&key, &self.issuer).unwrap().pem(),
+            issuer: Issuer::new(params, key),
+        }
+    }
+
     /// For these hosts, valid for a long time.
     pub(crate) fn issue(&self, hosts: &[&str]) -> Issued {
         self.issue_with(hosts, |_| {})
@@ -52,9 +66,18 @@ impl Authority {
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
         change(&mut params);
-        let key = KeyPair::generate().unwrap();
+        self.sign(&params, &KeyPair::generate().unwrap())
+    }
+
+    /// For this key.
+    pub(crate) fn issue_for(&self, hosts: &[&str], key: &KeyPair) -> Issued {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        self.sign(&CertificateParams::new(hosts).unwrap(), key)
+    }
+
+    fn sign(&self, params: &CertificateParams, key: &KeyPair) -> Issued {
         Issued {
-            cert: params.signed_by(&key, &self.issuer).unwrap().pem(),
+            cert: params.signed_by(key, &self.issuer).unwrap().pem(),
             key: key.serialize_pem(),
         }
     }

@@ -147,7 +147,7 @@ async fn partial_snapshots_are_bounded() {
 }
 
 /// Forwards connections to `to`; the first one ends after `cut_after` bytes towards it. Counts those bytes.
-async fn proxy(to: SocketAddr, cut_after: u64, passed: Arc<AtomicU64>) -> SocketAddr {
+pub(super) async fn proxy(to: SocketAddr, cut_after: u64, passed: Arc<AtomicU64>) -> SocketAddr {
     let socket = TcpListener::bind(loopback()).await.unwrap();
     let address = socket.local_addr().unwrap();
     tokio::spawn(async move {

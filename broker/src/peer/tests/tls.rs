@@ -123,6 +123,43 @@ impl CallService for Echo {
     }
 }
 
+/// Proves that a connection that breaks in the middle of a snapshot is made anew over TLS, and that the snapshot goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_goes_on_after_a_break() {
+    const BYTES: usize = 12 << 20;
+    let world = World::new();
+    let (one, two) = (
+        world.of_mode(1, TlsMode::Require),
+        world.of_mode(2, TlsMode::Require),
+    );
+    let recorder = Recorder::new();
+    let listener = two.listen().await;
+    let _registered = two.groups.register(GROUP, recorder.clone());
+    let front = super::snapshots::proxy(listener.local_addr(), 6 << 20, Arc::default()).await;
+    world
+        .book
+        .0
+        .lock()
+        .insert(NodeId::new(2), front.to_string());
+    let image = Bytes::from(vec![9; BYTES]);
+    let request = SnapshotRequest {
+        vote: vote(3),
+        image: image.clone(),
+    };
+    let link = one.link(&two, Lane::Snapshots);
+    let error = link.snapshot(request.clone(), WAIT).await.expect_err("cut");
+    assert!(matches!(error, PeerError::Failed(_)), "{error}");
+    let again = async {
+        while link.snapshot(request.clone(), WAIT).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(WAIT, again).await.expect("it goes on");
+    assert_eq!(*recorder.snapshots.lock(), [image]);
+    assert!(one.metrics.snapshot_bytes_resumed.get() > 2 << 20);
+    listener.stop().await;
+}
+
 /// Proves which modes get on with each other: neighbours always, so that a cluster changes one broker at a time.
 #[tokio::test]
 async fn neighbouring_modes_get_on() {

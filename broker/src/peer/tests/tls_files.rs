@@ -143,7 +143,7 @@ fn what_others_would_refuse_is_found_at_the_start() {
     assert!(named(&[]).contains("names no host (subjectAltName), not for 127.0.0.1"));
 }
 
-/// Proves that a certificate without extended key usage, or signed by a CA between, is as good.
+/// Proves that other kinds of keys, a certificate without extended key usage, one that a CA between has signed, and several names are as good.
 #[test]
 fn other_good_certificates_are_taken() {
     let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
@@ -152,6 +152,27 @@ fn other_good_certificates_are_taken() {
     let tls = load(dir.path(), TlsMode::Require).expect("good");
     let expires = tls.metrics().unwrap().expires_at();
     assert_eq!(expires, date_time_ymd(2100, 1, 1).unix_timestamp());
+    for kind in [
+        &rcgen::PKCS_RSA_SHA256,
+        &rcgen::PKCS_ECDSA_P384_SHA384,
+        &rcgen::PKCS_ED25519,
+    ] {
+        let key = rcgen::KeyPair::generate_for(kind).unwrap();
+        write(dir.path(), &authority.issue_for(HERE, &key), &authority.pem);
+        load(dir.path(), TlsMode::Require).expect("good");
+    }
+    let between = authority.between();
+    let mut issued = between.issue(HERE);
+    write(dir.path(), &issued, &authority.pem);
+    let text = load(dir.path(), TlsMode::Require)
+        .err()
+        .unwrap()
+        .to_string();
+    let missing = "or a certificate between them is missing from the file";
+    assert!(text.contains(missing), "{text}");
+    issued.cert.push_str(&between.pem);
+    write(dir.path(), &issued, &authority.pem);
+    load(dir.path(), TlsMode::Require).expect("good");
     // By name, in capitals too, and by all that it is dialled by.
     let named = authority.issue(&["tidelog-1.example", "10.0.0.1", "*.inner.example"]);
     write(dir.path(), &named, &authority.pem);
