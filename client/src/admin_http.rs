@@ -160,6 +160,9 @@ pub struct MemberGroup {
     /// The leader that an operator asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preferred: Option<i32>,
+    /// Partitions that nobody can append to or read, since the disks of a majority of the replicas are gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<Vec<String>>,
 }
 
 #[derive(Serialize)]

@@ -1,7 +1,7 @@
 //! Liveness, readiness, and warnings.
 //!
-//! While a broker starts, part `start` says what it waits for. Ready means: this broker serves appends and tail reads. Recovered, a leader known for every group, listeners open, room on
-//! the disk, and the store has worked since the start. What it can go on without, such as the store later on, is a warning: an
+//! While a broker starts, part `start` says what it waits for. Ready means: this broker serves appends and tail reads. Recovered, its replicas caught up once (`readiness.rs`),
+//! listeners open, room on the disk, and the store has worked since the start. What it can go on without, such as the store later on, is a warning: an
 //! outage of the store concerns all brokers at once, and a load balancer must not take them all out for it.
 //! Spec: docs/operating/health.md
 
@@ -100,15 +100,7 @@ pub(super) fn starting(health: &Health) -> impl IntoResponse + use<> {
 }
 
 pub(super) async fn readyz(State(state): State<AdminState>) -> (StatusCode, Json<Ready>) {
-    let mut reasons = state.health.reasons();
-    for group in state.router.data_groups() {
-        if state.router.leader(group.id()).is_none() {
-            reasons.push(Reason {
-                part: "groups",
-                message: format!("group {} has no leader", group.id()),
-            });
-        }
-    }
+    let reasons = state.health.reasons();
     let mut warnings = state.health.warnings();
     for (group, offload) in state.offloads.all().iter() {
         if let Some(error) = offload.progress().last_error() {

@@ -16,6 +16,7 @@ use super::AdminState;
 use super::error::Failure;
 use crate::metadata::{Address, Admission, MetadataCommand, MetadataImage, MetadataOutcome};
 use crate::placement::ReplicasNow;
+use crate::router::partition_names;
 use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId, Term};
 
 /// A broker that asks to be taken in.
@@ -31,8 +32,17 @@ pub struct WaitingBroker {
     pub peer: String,
 }
 
-/// Asks this broker and all live members who waits. Takes a second at most.
-pub type WaitingBrokers = Arc<dyn Fn() -> BoxFuture<'static, Vec<WaitingBroker>> + Send + Sync>;
+/// What all members know together.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// Brokers that ask to be taken in.
+    pub waiting: Vec<WaitingBroker>,
+    /// How many holders of a group have an empty replica, since what they held is gone with their disks.
+    pub empty: BTreeMap<PlacementGroupId, usize>,
+}
+
+/// Asks this broker and all live members. Takes a second at most.
+pub type AskMembers = Arc<dyn Fn() -> BoxFuture<'static, Asked> + Send + Sync>;
 
 #[derive(Serialize)]
 pub(super) struct Members {
@@ -81,6 +91,9 @@ struct Group {
     /// An operator asked for this leader.
     #[serde(skip_serializing_if = "Option::is_none")]
     preferred: Option<i32>,
+    /// Partitions that nobody can append to or read, since the disks of a majority of the replicas are gone; absent while there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<Vec<String>>,
 }
 
 fn ids(nodes: &[NodeId]) -> Vec<i32> {
@@ -88,7 +101,10 @@ fn ids(nodes: &[NodeId]) -> Vec<i32> {
 }
 
 async fn members_of(state: &AdminState) -> Members {
-    let asked = (state.waiting)().await;
+    let Asked {
+        waiting: asked,
+        empty,
+    } = (state.ask_members)().await;
     let router = &state.router;
     let metadata = router.known_leader(router.metadata());
     let replicas = router.metadata().replicas();
@@ -104,7 +120,7 @@ async fn members_of(state: &AdminState) -> Members {
         brokers: brokers(image, &leaders, metadata.map(|(leader, _)| leader)),
         waiting: waiting(image, asked),
         groups: std::iter::once(metadata_group(image, &replicas, metadata))
-            .chain(data_groups(image, &leaders))
+            .chain(data_groups(image, &leaders, &empty))
             .collect(),
     })
 }
@@ -183,15 +199,24 @@ fn metadata_group(
         leader: leader.map(|(node, _)| node.get()),
         term: leader.map(|(_, term)| term.get()),
         preferred: image.preferred().get(&group).map(|node| node.get()),
+        lost: None,
     }
+}
+
+/// Whether those that are left of so many replicas are no majority: they never elect a leader, and take nobody in.
+const fn is_lost(replicas: usize, gone: usize) -> bool {
+    2 * replicas.saturating_sub(gone) <= replicas
 }
 
 fn data_groups<'a>(
     image: &'a MetadataImage,
     leaders: &'a BTreeMap<PlacementGroupId, (NodeId, Term)>,
+    empty: &'a BTreeMap<PlacementGroupId, usize>,
 ) -> impl Iterator<Item = Group> + 'a {
     image.groups().iter().map(|(group, replicas)| {
         let leader = leaders.get(group);
+        let gone = empty.get(group).copied().unwrap_or(0);
+        let lost = leader.is_none() && is_lost(replicas.len(), gone);
         Group {
             group: group.get(),
             replicas: ids(replicas),
@@ -199,6 +224,7 @@ fn data_groups<'a>(
             leader: leader.map(|(node, _)| node.get()),
             term: leader.map(|(_, term)| term.get()),
             preferred: image.preferred().get(group).map(|node| node.get()),
+            lost: lost.then(|| partition_names(image, *group)),
         }
     })
 }
@@ -233,7 +259,7 @@ pub(super) async fn add(
     Json(request): Json<AddRequest>,
 ) -> Result<Json<Members>, Failure> {
     let node = NodeId::new(request.broker);
-    let mut asked = (state.waiting)().await;
+    let mut asked = (state.ask_members)().await.waiting;
     asked.retain(|waiting| waiting.node == node);
     let waiting = one_of(asked, request.broker)?;
     let lives = state.router.image(|image| {
@@ -329,6 +355,15 @@ pub(super) async fn balance(State(state): State<AdminState>) -> Result<Json<Memb
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
+
+    /// Proves what a majority of replicas is.
+    #[test]
+    fn a_majority_must_be_left() {
+        let lost = |replicas, gone| is_lost(replicas, gone);
+        assert!(lost(1, 1) && !lost(1, 0));
+        assert!(lost(3, 2) && !lost(3, 1));
+        assert!(lost(5, 3) && !lost(5, 2) && lost(5, 9));
+    }
 
     /// Proves that of two waiting brokers with one id none is taken in, and that both are named.
     #[test]

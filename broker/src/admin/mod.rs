@@ -9,6 +9,7 @@ mod error;
 mod flush;
 mod health;
 mod members;
+mod readiness;
 mod scrape;
 mod server;
 mod tier;
@@ -26,7 +27,8 @@ use tokio::time::Instant;
 
 pub use flush::{FlushLink, FlushService};
 pub use health::{Health, Reason};
-pub use members::{WaitingBroker, WaitingBrokers};
+pub use members::{AskMembers, Asked, WaitingBroker};
+pub use readiness::watch_groups;
 pub use server::{AdminServer, serve};
 
 /// What the admin routes work on.
@@ -44,8 +46,8 @@ pub struct AdminState {
     pub archiver: Option<Archiver>,
     /// Reader of the object store.
     pub reader: Arc<RemoteReader>,
-    /// Brokers that ask to be taken into the cluster.
-    pub waiting: WaitingBrokers,
+    /// What all members know of brokers that wait, and of empty replicas.
+    pub ask_members: AskMembers,
     /// Readiness.
     pub health: Health,
     /// Metric values.

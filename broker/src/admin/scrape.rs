@@ -130,6 +130,7 @@ fn reading(state: &AdminState) -> Reading {
         let fenced = brokers.values().filter(|broker| broker.fenced.is_some());
         reading.brokers_fenced = fenced.count() as u64;
     });
+    reading.groups_lost = state.router.lost_groups().len() as u64;
     for group in state.router.data_groups() {
         let mut of_group = GroupReading {
             group: group.id().get(),

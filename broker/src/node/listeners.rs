@@ -171,7 +171,7 @@ pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, Listeners),
         flushes,
         archiver: start_archive(config, world, store, &groups.metadata, tasks),
         reader: Arc::clone(&store.reader),
-        waiting: waiting(peers, &groups.router),
+        ask_members: ask_members(peers, &groups.router),
         health: store.health.clone(),
         metrics,
         tasks: tasks.clone(),
@@ -184,6 +184,7 @@ pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, Listeners),
             admin: admin.address.to_string(),
         }),
     };
+    admin::watch_groups(&groups.router, &store.health, tasks);
     admin.open(state);
     Ok((kafka_address, Listeners { kafka }))
 }
@@ -200,28 +201,33 @@ fn flush_link(peers: Option<&Arc<Peers>>, flushes: &FlushService) -> Option<Flus
     })
 }
 
-/// Who asks a member to be taken into the cluster.
-fn waiting(peers: Option<&Arc<Peers>>, router: &Router) -> admin::WaitingBrokers {
+/// Asks all members what they know of the others.
+fn ask_members(peers: Option<&Arc<Peers>>, router: &Router) -> admin::AskMembers {
     let (peers, router) = (peers.cloned(), router.clone());
+    if let Some(peers) = &peers {
+        peers.formation.know(&router);
+    }
     Arc::new(move || {
         let (peers, router) = (peers.clone(), router.clone());
         async move {
             let Some(peers) = peers else {
-                return Vec::new();
+                return admin::Asked::default();
             };
             let others = router.image(|image| {
                 let members = image.members().keys().copied();
                 let live = members.filter(|node| *node != router.node() && image.is_live(*node));
                 live.collect()
             });
-            let asked = peers.formation.waiting(&peers.transport, others).await;
-            let shown = asked.into_iter().map(|candidate| admin::WaitingBroker {
+            let asked = peers.formation.ask_members(&peers.transport, others);
+            let (waiting, empty) = asked.await;
+            let shown = waiting.into_iter().map(|candidate| admin::WaitingBroker {
                 node: candidate.node(),
                 raft_node: candidate.raft_node(),
                 zone: candidate.zone,
                 peer: candidate.peer,
             });
-            shown.collect()
+            let waiting = shown.collect();
+            admin::Asked { waiting, empty }
         }
         .boxed()
     })

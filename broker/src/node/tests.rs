@@ -22,6 +22,7 @@ mod fetch;
 mod flushes;
 mod followers;
 mod health;
+mod lost;
 mod majority;
 mod members;
 mod produce;

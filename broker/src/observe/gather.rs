@@ -72,6 +72,8 @@ pub struct Reading {
     pub brokers: u64,
     /// Those that clients are kept away from.
     pub brokers_fenced: u64,
+    /// Groups without any replica left.
+    pub groups_lost: u64,
     /// Panics of background tasks.
     pub task_panics: u64,
     /// Whether the object store answers.
@@ -105,6 +107,7 @@ impl Metrics {
         gauges.partitions.set(signed(reading.partitions));
         gauges.brokers.set(signed(reading.brokers));
         gauges.brokers_fenced.set(signed(reading.brokers_fenced));
+        gauges.groups_lost.set(signed(reading.groups_lost));
         gauges.task_panics.set(signed(reading.task_panics));
         gauges.store_up.set(i64::from(reading.store_up));
         gauges.uptime_seconds.set(signed(reading.uptime_seconds));

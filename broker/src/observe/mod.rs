@@ -79,6 +79,7 @@ struct Gauges {
     partitions: Gauge,
     brokers: Gauge,
     brokers_fenced: Gauge,
+    groups_lost: Gauge,
     leader: Family<GroupLabel, Gauge>,
     last_applied: Family<GroupLabel, Gauge>,
     local_bytes: Family<GroupLabel, Gauge>,
@@ -168,6 +169,7 @@ impl Gauges {
             partitions: Gauge::default(),
             brokers: Gauge::default(),
             brokers_fenced: Gauge::default(),
+            groups_lost: Gauge::default(),
             leader: Family::default(),
             last_applied: Family::default(),
             local_bytes: Family::default(),
@@ -188,7 +190,7 @@ impl Gauges {
         gauges
     }
 
-    fn register_all(&self, registry: &mut Registry) {
+    fn register_cluster(&self, registry: &mut Registry) {
         let g = self;
         registry.register("cluster_topics", "Topics", g.topics.clone());
         registry.register("cluster_partitions", "Partitions", g.partitions.clone());
@@ -198,6 +200,16 @@ impl Gauges {
             "Brokers that clients are kept away from: silent, or stopping",
             g.brokers_fenced.clone(),
         );
+        registry.register(
+            "groups_lost",
+            "Placement groups that had their only replica here, on a disk that is gone",
+            g.groups_lost.clone(),
+        );
+    }
+
+    fn register_all(&self, registry: &mut Registry) {
+        self.register_cluster(registry);
+        let g = self;
         registry.register(
             "group_leader",
             "1 where this broker leads the placement group",

@@ -199,6 +199,14 @@ impl<M: StateMachine> Group<M> {
         self.core.observer.following_term(applied.index)
     }
 
+    /// Whether this replica leads and may serve reads, or hears its leader and is so close behind that it could take over.
+    #[must_use]
+    pub fn is_in_sync(&self) -> bool {
+        let applied = self.applied().borrow().unwrap_or_default();
+        let core = &self.core;
+        self.can_serve_reads() || core.observer.is_close(FOLLOWER_LAG_MAX, applied.index)
+    }
+
     /// Brokers of the other replicas that are there and close behind. Empty unless this replica leads.
     #[must_use]
     pub fn close_brokers(&self) -> Vec<NodeId> {

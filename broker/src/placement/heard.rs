@@ -54,11 +54,22 @@ impl Heard {
 
     /// The same, and this replica has applied nearly all that it knows to be committed.
     pub(super) fn keeps_up(&self, term: Term, silence: Duration, applied: LogIndex) -> bool {
+        self.lacks_at_most(READ_LAG_MAX, term, silence, applied)
+    }
+
+    /// The same, and this replica has applied all but `lag_max` entries of what it knows to be committed.
+    pub(super) fn lacks_at_most(
+        &self,
+        lag_max: u64,
+        term: Term,
+        silence: Duration,
+        applied: LogIndex,
+    ) -> bool {
         let committed = self
             .0
             .lock()
             .map_or(LogIndex::default(), |sign| sign.committed);
-        self.within(term, silence) && applied.get().saturating_add(READ_LAG_MAX) >= committed.get()
+        self.within(term, silence) && applied.get().saturating_add(lag_max) >= committed.get()
     }
 }
 
@@ -78,6 +89,7 @@ mod tests {
         heard.note(Instant::now(), two, Some(committed));
         assert!(heard.within(two, SILENCE) && !heard.within(Term::new(3), SILENCE));
         assert!(heard.keeps_up(two, SILENCE, applied));
+        assert!(!heard.lacks_at_most(READ_LAG_MAX - 1, two, SILENCE, applied));
         // The older message comes later, on the other connection.
         heard.note(Instant::now(), two, Some(LogIndex::new(3)));
         assert!(!heard.keeps_up(two, SILENCE, LogIndex::new(9)));

@@ -135,6 +135,15 @@ impl Observer {
         known.leader.is_some() && self.heard.within(known.term, self.times.silence)
     }
 
+    /// Whether the leader, another replica, was heard lately and this one lacks at most `lag_max` entries of what that had committed.
+    pub(super) fn is_close(&self, lag_max: u64, applied: LogIndex) -> bool {
+        let (known, silence) = (self.now(), self.times.silence);
+        known.leader.is_some()
+            && self
+                .heard
+                .lacks_at_most(lag_max, known.term, silence, applied)
+    }
+
     /// The term of the leader that this replica follows closely.
     pub(super) fn following_term(&self, applied: LogIndex) -> Option<Term> {
         let known = self.now();

@@ -9,30 +9,41 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tidelog_model::{NodeId, PlacementGroupId, Term};
+use tokio::time::Instant;
 
 const VERSION: u8 = 1;
 /// The entries of an answer: every group once.
 const ENTRIES_MAX: usize = crate::metadata::GROUPS_MAX;
 
+/// What nobody has said for so long is not known any more: ten rounds of questions.
+const SAID_WITHIN: Duration = Duration::from_secs(5);
+
+type Known = BTreeMap<PlacementGroupId, (NodeId, Term, Instant)>;
+
 /// What is known of leaders of other groups. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct LeadersElsewhere(Arc<Mutex<BTreeMap<PlacementGroupId, (NodeId, Term)>>>);
+pub struct LeadersElsewhere(Arc<Mutex<Known>>);
 
 impl LeadersElsewhere {
     /// The newest known leader.
     #[must_use]
     pub fn leader(&self, group: PlacementGroupId) -> Option<(NodeId, Term)> {
-        self.0.lock().get(&group).copied()
+        let known = self.0.lock().get(&group).copied();
+        let (leader, term, said) = known?;
+        (said.elapsed() < SAID_WITHIN).then_some((leader, term))
     }
 
-    /// Takes note of what one broker says. An older term changes nothing.
+    /// Takes note of what one broker says. An older term changes nothing while the newer one is said.
     pub fn note(&self, said: &BTreeMap<PlacementGroupId, (NodeId, Term)>) {
         let mut known = self.0.lock();
         for (group, (leader, term)) in said {
-            let newer = known.get(group).is_none_or(|(_, at)| term >= at);
+            let newer = known
+                .get(group)
+                .is_none_or(|(_, at, said)| term >= at || said.elapsed() >= SAID_WITHIN);
             if newer {
-                known.insert(*group, (*leader, *term));
+                known.insert(*group, (*leader, *term, Instant::now()));
             }
         }
     }
@@ -96,9 +107,9 @@ mod tests {
         entries.iter().map(entry).collect()
     }
 
-    /// Proves that the newest term wins, whoever says it in which order.
-    #[test]
-    fn the_newest_term_wins() {
+    /// Proves that the newest term wins, whoever says it in which order, and that what nobody says any more is not known.
+    #[tokio::test(start_paused = true)]
+    async fn the_newest_term_wins() {
         let known = LeadersElsewhere::default();
         known.note(&said(&[(1, 1, 5), (2, 2, 9)]));
         known.note(&said(&[(1, 3, 4), (2, 3, 10)]));
@@ -106,6 +117,10 @@ mod tests {
         assert_eq!((leader(1), leader(2)), (1, 3));
         known.keep(|group| group.get() == 1);
         assert_eq!(known.leader(PlacementGroupId::new(2)), None);
+        tokio::time::advance(SAID_WITHIN).await;
+        assert_eq!(known.leader(PlacementGroupId::new(1)), None);
+        known.note(&said(&[(1, 2, 4)]));
+        assert_eq!(known.leader(PlacementGroupId::new(1)).unwrap().0.get(), 2);
     }
 
     /// Proves that the bytes stay, and that cut, longer, and newer ones are refused.

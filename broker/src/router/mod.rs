@@ -14,6 +14,7 @@ mod reconcile;
 mod sessions;
 mod topics;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::datagroup::DataGroup;
@@ -282,6 +283,42 @@ impl Router {
         }
     }
 
+    /// Groups that this broker is a holder of, while its replica is empty and waits to be taken in: what it held before is gone with its disk.
+    #[must_use]
+    pub fn empty_groups(&self) -> Vec<PlacementGroupId> {
+        let empty = self
+            .data_groups()
+            .filter(|group| !group.group().is_taken_in());
+        let empty: Vec<PlacementGroupId> = empty.map(|group| group.id()).collect();
+        self.image(|image| {
+            let held = |group: &PlacementGroupId| {
+                let holders = image.groups().get(group);
+                holders.is_some_and(|nodes| nodes.contains(&self.node()))
+            };
+            empty.into_iter().filter(held).collect()
+        })
+    }
+
+    /// Those of them that nobody else holds: they have no replica left. With the names of their partitions.
+    #[must_use]
+    pub fn lost_groups(&self) -> BTreeMap<PlacementGroupId, Vec<String>> {
+        let empty = self.empty_groups();
+        if empty.is_empty() {
+            return BTreeMap::new();
+        }
+        self.image(|image| {
+            let alone = |group: &PlacementGroupId| {
+                image
+                    .groups()
+                    .get(group)
+                    .is_some_and(|nodes| nodes.len() == 1)
+            };
+            let lost = empty.into_iter().filter(alone);
+            lost.map(|group| (group, partition_names(image, group)))
+                .collect()
+        })
+    }
+
     /// The broker that leads the metadata group, as far as this one knows.
     #[must_use]
     pub fn controller(&self) -> Option<NodeId> {
@@ -318,6 +355,18 @@ impl Router {
     pub async fn metadata_barrier(&self) -> Result<(), ProposeError> {
         self.inner.metadata.barrier().await
     }
+}
+
+/// The partitions of a group for people: `topic-0`, in the order of their names.
+#[must_use]
+pub fn partition_names(image: &MetadataImage, group: PlacementGroupId) -> Vec<String> {
+    let partitions = image.partitions_of(group);
+    let mut names: Vec<_> = partitions
+        .map(|(id, topic)| (topic.name.as_str(), id.index.get()))
+        .collect();
+    names.sort_unstable();
+    let name = |(topic, index): (&str, i32)| format!("{topic}-{index}");
+    names.into_iter().map(name).collect()
 }
 
 #[cfg(test)]

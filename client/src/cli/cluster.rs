@@ -323,7 +323,35 @@ fn print(members: &Members, output: Output) -> Result<(), Failure> {
         ]
     });
     let head = ["GROUP", "REPLICAS", "MOVING-TO", "LEADER", "TERM"];
-    output::table(&head, &groups.collect::<Vec<_>>())
+    output::table(&head, &groups.collect::<Vec<_>>())?;
+    let lost: String = members.groups.iter().filter_map(lost).collect();
+    if lost.is_empty() {
+        Ok(())
+    } else {
+        output::data(&format!("\n{lost}"))
+    }
+}
+
+/// A line about a group whose replicas are gone.
+fn lost(at: &MemberGroup) -> Option<String> {
+    const SHOWN: usize = 20;
+    let partitions = at.lost.as_ref()?;
+    let mut names = partitions
+        .iter()
+        .take(SHOWN)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
+    if partitions.len() > SHOWN {
+        names.push_str(&format!(" and {} others", partitions.len() - SHOWN));
+    }
+    if names.is_empty() {
+        names.push_str("no partition");
+    }
+    Some(format!(
+        "group {} has lost its replicas with their disks, nobody can append to or read: {names}\n",
+        at.group
+    ))
 }
 
 #[cfg(test)]
@@ -355,8 +383,22 @@ mod tests {
                 leader: Some(1),
                 term: Some(3),
                 preferred: None,
+                lost: None,
             }],
         }
+    }
+
+    /// Proves that a group without replicas is told with its partitions, and no other one.
+    #[test]
+    fn lost_groups_are_named() {
+        let mut at = members().groups.remove(0);
+        assert_eq!(lost(&at), None);
+        at.lost = Some(vec!["t-0".to_owned(), "t-1".to_owned()]);
+        assert!(lost(&at).unwrap().ends_with("or read: t-0, t-1\n"));
+        at.lost = Some((0..30).map(|index| format!("t-{index}")).collect());
+        assert!(lost(&at).unwrap().ends_with("t-19 and 10 others\n"));
+        at.lost = Some(Vec::new());
+        assert!(lost(&at).unwrap().ends_with("no partition\n"));
     }
 
     /// Proves that a member which has never come is told from one that fell silent.

@@ -28,6 +28,9 @@ pub(super) struct Told {
     /// Who has asked this one lately to be taken in; only if that is asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) waiting: Vec<Candidate>,
+    /// Groups whose replica at this one is empty though it is a holder; only if `waiting` is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) empty: Vec<u32>,
 }
 
 /// The members of a cluster, as of an entry of its metadata group.
@@ -142,6 +145,7 @@ mod tests {
             record: None,
             members: None,
             waiting: Vec::new(),
+            empty: Vec::new(),
         }
     }
 

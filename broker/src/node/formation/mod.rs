@@ -18,7 +18,7 @@ use super::peers::SERVICE_FORMATION;
 use crate::admin::Health;
 use crate::config::Config;
 use crate::peer::{CallService, Caller, PeerTarget, PeerTransport};
-use crate::router::BrokerBook;
+use crate::router::{BrokerBook, Router};
 use bytes::Bytes;
 use candidates::Candidates;
 use decide::{Decision, MembersNow, Told, VERSION, decide};
@@ -26,9 +26,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tidelog_model::NodeId;
+use tidelog_model::{NodeId, PlacementGroupId};
 use tokio::time::{Instant, timeout};
 
 pub(super) use candidates::Candidate;
@@ -52,6 +52,7 @@ pub(super) struct Formation {
     told: Arc<Mutex<Told>>,
     candidates: Candidates,
     book: Arc<Book>,
+    router: Arc<OnceLock<Router>>,
 }
 
 impl Formation {
@@ -69,20 +70,29 @@ impl Formation {
             record: directory.founding.clone(),
             members: None,
             waiting: Vec::new(),
+            empty: Vec::new(),
         };
         Self {
             told: Arc::new(Mutex::new(told)),
             candidates: Candidates::default(),
             book,
+            router: Arc::default(),
         }
     }
 
-    /// Brokers that have asked any of `others`, or this one, lately to be taken in, and are not yet. By id, then Raft node.
-    pub(super) async fn waiting(
+    /// From now on it is told which replicas of this broker are empty.
+    pub(super) fn know(&self, router: &Router) {
+        // A second call says the same.
+        let _ = self.router.set(router.clone());
+    }
+
+    /// Brokers that have asked any of `others`, or this one, lately to be taken in, and are not yet: by id, then Raft node. And how many holders of
+    /// each group have an empty replica.
+    pub(super) async fn ask_members(
         &self,
         transport: &PeerTransport,
         others: Vec<NodeId>,
-    ) -> Vec<Candidate> {
+    ) -> (Vec<Candidate>, BTreeMap<PlacementGroupId, usize>) {
         let targets = others.into_iter().filter_map(|node| {
             let target = self.book.target(node)?;
             Some((node.get(), target))
@@ -93,12 +103,32 @@ impl Formation {
             async move { timeout(WAITING_WITHIN, ask(transport, &target, id, request)).await }
         });
         let answers = futures::future::join_all(answers.collect::<Vec<_>>()).await;
-        let told = answers.into_iter().flatten().flatten();
+        let told = answers
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|(_, told)| told);
         let mut asked = self.candidates.lately();
-        asked.extend(told.flat_map(|(_, told)| told.waiting));
+        let mut empty: BTreeMap<PlacementGroupId, usize> = BTreeMap::new();
+        let mut note = |groups: Vec<u32>| {
+            for group in groups {
+                *empty.entry(PlacementGroupId::new(group)).or_default() += 1;
+            }
+        };
+        note(self.empty());
+        for told in told {
+            asked.extend(told.waiting);
+            note(told.empty);
+        }
         asked.sort_by_key(|one| (one.broker_id, one.raft_node_id));
         asked.dedup_by_key(|one| (one.broker_id, one.raft_node_id));
-        self.keep_strangers(asked)
+        (self.keep_strangers(asked), empty)
+    }
+
+    fn empty(&self) -> Vec<u32> {
+        let empty = self.router.get().map(Router::empty_groups);
+        let empty = empty.into_iter().flatten();
+        empty.map(PlacementGroupId::get).collect()
     }
 
     fn keep_strangers(&self, mut asked: Vec<Candidate>) -> Vec<Candidate> {
@@ -140,6 +170,7 @@ impl CallService for Formation {
         let mut answer = self.answer();
         if candidates::wants_waiting(&request) {
             answer.waiting = self.keep_strangers(self.candidates.lately());
+            answer.empty = self.empty();
         }
         let answer = serde_json::to_vec(&answer).unwrap_or_default();
         std::future::ready(Bytes::from(answer)).boxed()
@@ -329,6 +360,7 @@ mod tests {
             record: Some(record.clone()),
             members: None,
             waiting: Vec::new(),
+            empty: Vec::new(),
         };
         let says = |told: &Told, node| {
             let answers = BTreeMap::from([(1, told.clone())]);

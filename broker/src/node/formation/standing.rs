@@ -168,6 +168,7 @@ mod tests {
                 members: members.iter().map(member).collect(),
             }),
             waiting: Vec::new(),
+            empty: Vec::new(),
         }
     }
 

@@ -1,0 +1,302 @@
+//! Whether the placement groups of this broker are such that clients can be sent here, and that the next broker may be stopped.
+//!
+//! Owns: part `groups` of health, looked at in the background: a broker that came back is ready when its replicas have caught up once, and a
+//! change of leaders does not end that.
+//! Not here: the other parts (`health.rs`, `node`), which groups are lost (`router`).
+//! Spec: docs/operating/health.md
+
+use super::health::Health;
+use crate::placement::{Group, StateMachine};
+use crate::router::Router;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tidelog_env::Tasks;
+use tidelog_model::PlacementGroupId;
+use tokio::time::Instant;
+
+/// How often it is looked.
+const TICK: Duration = Duration::from_millis(250);
+/// A group may be without a leader for so long before clients are kept away: elections take 2 s, and 10 s at worst.
+const LEADERLESS_WITHIN: Duration = Duration::from_secs(10);
+/// A broker that has not caught up so long after its start is only warned about: what it waits for may never come.
+const CATCH_UP_WITHIN: Duration = Duration::from_secs(600);
+/// Groups that are named at most.
+const NAMED_MAX: usize = 5;
+
+/// What a replica here is to its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Now {
+    /// It leads, or follows closely.
+    InSync,
+    /// It hears a leader, and lacks what that has committed.
+    Behind,
+    /// No leader is heard.
+    Leaderless,
+    /// It was the only one, and its disk is gone.
+    Lost,
+}
+
+/// What health says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Verdict {
+    not_ready: Option<String>,
+    warning: Option<String>,
+}
+
+/// What was seen so far.
+struct Seen {
+    started: Instant,
+    /// All had caught up at one time: what comes later need not be waited for.
+    came: bool,
+    caught_up: BTreeMap<PlacementGroupId, bool>,
+    leaderless: BTreeMap<PlacementGroupId, Instant>,
+}
+
+impl Seen {
+    const fn new(now: Instant) -> Self {
+        Self {
+            started: now,
+            came: false,
+            caught_up: BTreeMap::new(),
+            leaderless: BTreeMap::new(),
+        }
+    }
+
+    /// Looks at the groups of this broker; metadata is one of them.
+    fn look(&mut self, now: Instant, groups: &BTreeMap<PlacementGroupId, Now>) -> Verdict {
+        self.caught_up.retain(|group, _| groups.contains_key(group));
+        self.leaderless
+            .retain(|group, _| groups.get(group) == Some(&Now::Leaderless));
+        let (mut behind, mut leaderless, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        for (group, at) in groups {
+            let caught_up = self.caught_up.entry(*group).or_insert(self.came);
+            match at {
+                Now::InSync => *caught_up = true,
+                Now::Behind => {}
+                Now::Leaderless => {
+                    let since = *self.leaderless.entry(*group).or_insert(now);
+                    // Without metadata's leader a broker that has caught up serves all that there is.
+                    let waited = now.saturating_duration_since(since) < LEADERLESS_WITHIN;
+                    if *group != PlacementGroupId::METADATA && (!*caught_up || !waited) {
+                        leaderless.push(*group);
+                        continue;
+                    }
+                }
+                Now::Lost => {
+                    lost.push(*group);
+                    continue;
+                }
+            }
+            if !*caught_up {
+                behind.push(*group);
+            }
+        }
+        self.came |= behind.is_empty() && leaderless.is_empty();
+        let late = now.saturating_duration_since(self.started) >= CATCH_UP_WITHIN;
+        let lag = said(
+            &behind,
+            "has not caught up since this broker started",
+            "have not caught up since this broker started",
+        );
+        let (lag, late) = if late { (None, lag) } else { (lag, None) };
+        let leaderless = said(&leaderless, "has no leader", "have no leader");
+        let lost = said(
+            &lost,
+            "has no replica left: the disk of its only one is gone",
+            "have no replica left: the disks of their only ones are gone",
+        );
+        Verdict {
+            not_ready: both(leaderless, lag),
+            warning: both(lost, late),
+        }
+    }
+}
+
+fn said(groups: &[PlacementGroupId], one: &str, several: &str) -> Option<String> {
+    let names = groups.iter().take(NAMED_MAX).map(ToString::to_string);
+    let names = names.collect::<Vec<_>>().join(", ");
+    let more = groups.len().saturating_sub(NAMED_MAX);
+    match (groups.len(), more) {
+        (0, _) => None,
+        (1, _) => Some(format!("group {names} {one}")),
+        (_, 0) => Some(format!("groups {names} {several}")),
+        (_, more) => Some(format!("groups {names} and {more} others {several}")),
+    }
+}
+
+fn both(one: Option<String>, other: Option<String>) -> Option<String> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(format!("{one}; {other}")),
+        (one, other) => one.or(other),
+    }
+}
+
+fn replica<M: StateMachine>(router: &Router, group: &Group<M>) -> Now {
+    if group.is_in_sync() {
+        Now::InSync
+    } else if router.known_leader(group).is_some() {
+        Now::Behind
+    } else {
+        Now::Leaderless
+    }
+}
+
+fn groups(router: &Router) -> BTreeMap<PlacementGroupId, Now> {
+    let lost = router.lost_groups();
+    let data = router.data_groups().map(|group| {
+        let now = if lost.contains_key(&group.id()) {
+            Now::Lost
+        } else {
+            replica(router, group.group())
+        };
+        (group.id(), now)
+    });
+    let metadata = (
+        PlacementGroupId::METADATA,
+        replica(router, router.metadata()),
+    );
+    std::iter::once(metadata).chain(data).collect()
+}
+
+/// Keeps part `groups` of `health` current until `tasks` stop. It is, when this returns.
+pub fn watch_groups(router: &Router, health: &Health, tasks: &Tasks) {
+    let mut seen = Seen::new(Instant::now());
+    tell(health, seen.look(Instant::now(), &groups(router)));
+    let (router, health) = (router.clone(), health.clone());
+    tasks.spawn("readiness", async move {
+        let mut named = BTreeMap::new();
+        loop {
+            tokio::time::sleep(TICK).await;
+            tell(&health, seen.look(Instant::now(), &groups(&router)));
+            let lost = router.lost_groups();
+            for (group, partitions) in lost.iter().filter(|(group, _)| !named.contains_key(*group)) {
+                tracing::error!(
+                    group = %group,
+                    "the group has no replica left: this broker held the only one, on a disk that is gone. Nobody can append to or read {}",
+                    names(partitions)
+                );
+            }
+            named = lost;
+        }
+    });
+}
+
+/// Partitions for people: none, some, or the first of many.
+fn names(partitions: &[String]) -> String {
+    const SHOWN: usize = 20;
+    let shown: Vec<&str> = partitions.iter().take(SHOWN).map(String::as_str).collect();
+    match partitions.len() {
+        0 => "anything that it would hold; it holds no partition".to_owned(),
+        count if count > SHOWN => format!("{} and {} others", shown.join(", "), count - SHOWN),
+        _ => shown.join(", "),
+    }
+}
+
+fn tell(health: &Health, verdict: Verdict) {
+    match verdict.not_ready {
+        Some(why) => health.not_ready("groups", why),
+        None => health.ready("groups"),
+    }
+    match verdict.warning {
+        Some(what) => health.warn("replicas", what),
+        None => health.clear("replicas"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests {
+    use super::*;
+
+    struct Rig {
+        seen: Seen,
+        now: Instant,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let now = Instant::now();
+            let seen = Seen::new(now);
+            Self { seen, now }
+        }
+
+        /// What is said so many seconds later, with these groups.
+        fn after(&mut self, seconds: u64, groups: &[(u32, Now)]) -> Verdict {
+            self.now += Duration::from_secs(seconds);
+            let groups = groups
+                .iter()
+                .map(|(id, at)| (PlacementGroupId::new(*id), *at));
+            self.seen.look(self.now, &groups.collect())
+        }
+    }
+
+    fn not_ready(why: &str) -> Verdict {
+        Verdict {
+            not_ready: Some(why.to_owned()),
+            warning: None,
+        }
+    }
+
+    /// Proves that a broker which came back is ready when every replica has caught up once, the one of metadata too, and that it is not held up by
+    /// what comes later.
+    #[test]
+    fn ready_when_all_have_caught_up_once() {
+        let mut rig = Rig::new();
+        let lag = |groups: &str| {
+            not_ready(&format!(
+                "groups {groups} have not caught up since this broker started"
+            ))
+        };
+        let all = [(0, Now::Behind), (1, Now::Behind), (2, Now::InSync)];
+        assert_eq!(rig.after(0, &all), lag("0, 1"));
+        let all = [(0, Now::Behind), (1, Now::Leaderless), (2, Now::Behind)];
+        let both = "group 1 has no leader; group 0 has not caught up since this broker started";
+        assert_eq!(rig.after(1, &all), not_ready(both));
+        let all = [(0, Now::InSync), (1, Now::InSync), (2, Now::Behind)];
+        assert_eq!(rig.after(1, &all), Verdict::default(), "each had caught up");
+        let all = [(0, Now::Behind), (1, Now::Behind), (3, Now::Behind)];
+        assert_eq!(
+            rig.after(1, &all),
+            Verdict::default(),
+            "3 has come by a move"
+        );
+    }
+
+    /// Proves that leaders may move, and that a group without one for long ends readiness until somebody leads it.
+    #[test]
+    fn moving_leaders_do_not_end_readiness() {
+        let mut rig = Rig::new();
+        let (led, gone) = ([(1, Now::InSync)], [(1, Now::Leaderless)]);
+        assert_eq!(rig.after(0, &led), Verdict::default());
+        assert_eq!(rig.after(1, &gone), Verdict::default());
+        assert_eq!(rig.after(9, &gone), Verdict::default());
+        assert_eq!(rig.after(1, &gone), not_ready("group 1 has no leader"));
+        assert_eq!(rig.after(1, &led), Verdict::default());
+        assert_eq!(rig.after(1, &gone), Verdict::default(), "it begins anew");
+        // Metadata without a leader: appends and reads go on.
+        assert_eq!(
+            rig.after(60, &[(0, Now::Leaderless), led[0]]),
+            Verdict::default()
+        );
+    }
+
+    /// Proves that what can never come is not waited for: a lost group is a warning from the beginning, a lag after ten minutes.
+    #[test]
+    fn what_never_comes_is_a_warning() {
+        let mut rig = Rig::new();
+        let all = [(1, Now::Lost), (2, Now::Behind)];
+        let told = rig.after(0, &all);
+        let lost = "group 1 has no replica left: the disk of its only one is gone";
+        assert_eq!(told.warning.as_deref(), Some(lost));
+        assert!(told.not_ready.unwrap().contains("group 2"));
+        let told = rig.after(600, &all);
+        assert_eq!(told.not_ready, None);
+        assert!(told.warning.unwrap().contains("group 2 has not caught up"));
+        let many: Vec<(u32, Now)> = (1..=7).map(|id| (id, Now::Lost)).collect();
+        let told = rig.after(1, &many).warning.unwrap();
+        assert!(
+            told.starts_with("groups 1, 2, 3, 4, 5 and 2 others have"),
+            "{told}"
+        );
+    }
+}
