@@ -7,7 +7,7 @@
 use crate::metadata::{
     MetadataCommand, MetadataImage, MetadataOutcome, Refusal, plan_drains, plan_moves,
 };
-use crate::placement::{Group, Member, MembershipStep, Replicas, StateMachine};
+use crate::placement::{Group, Member, MembershipStep, ProposeError, Replicas, StateMachine};
 use crate::router::MetadataClient;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -108,6 +108,20 @@ impl Said {
     }
 }
 
+/// What `look` finds in an image that is current. The one here may be behind, and say what was wanted once: a replica that has moved on would be taken
+/// out again. `None`: it cannot be known.
+async fn current<W>(
+    look: impl Fn() -> W,
+    barrier: Option<impl Future<Output = Result<(), ProposeError>>>,
+) -> Option<W> {
+    if let Some(barrier) = barrier
+        && barrier.await.is_err()
+    {
+        return None;
+    }
+    Some(look())
+}
+
 /// One step; true: step again at once.
 async fn step<M: StateMachine>(
     id: PlacementGroupId,
@@ -122,12 +136,10 @@ async fn step<M: StateMachine>(
     if moving.is_none() && group.replicas().is(&replicas) {
         return false;
     }
-    // The image here may be behind, and say what was wanted once. The leader of metadata has all of it.
+    // The leader of metadata has all of its image.
     let behind = id != PlacementGroupId::METADATA;
-    if behind && metadata.barrier().await.is_err() {
-        return false;
-    }
-    let Some((replicas, moving)) = look() else {
+    let barrier = behind.then(|| metadata.barrier());
+    let Some((replicas, moving)) = current(look, barrier).await.flatten() else {
         return false;
     };
     let stepped = match group.step_membership(&replicas).await {
@@ -279,6 +291,21 @@ mod tests {
             let fenced = false;
             change(image, MetadataCommand::SetBrokerFence { node, fenced });
         }
+    }
+
+    /// Proves that what is wanted is read off an image that is current, and that nothing is done when that cannot be had.
+    #[tokio::test]
+    async fn an_old_image_moves_nothing() {
+        let image = std::cell::Cell::new("old");
+        let caught_up = async {
+            image.set("new");
+            Ok(())
+        };
+        assert_eq!(current(|| image.get(), Some(caught_up)).await, Some("new"));
+        let unreached = std::future::ready(Err(ProposeError::NotLeader { leader: None }));
+        assert_eq!(current(|| image.get(), Some(unreached)).await, None);
+        let leads = None::<std::future::Ready<Result<(), ProposeError>>>;
+        assert_eq!(current(|| image.get(), leads).await, Some("new"));
     }
 
     /// Proves that a member which does not come holds back neither a drain nor, after a minute, the rest of the plan.

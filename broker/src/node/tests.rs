@@ -16,6 +16,7 @@ use tidelog_model::codec::Codec;
 use tokio::time::Instant;
 
 mod asking;
+mod commits;
 mod epochs;
 mod fences;
 mod fetch;

@@ -180,6 +180,11 @@ impl Drop for Counted<'_> {
     }
 }
 
+/// The group, or its owner's handle, is gone: the task is about to be stopped with them.
+async fn stopped() {
+    std::future::pending().await
+}
+
 struct Driver {
     config: OffloadConfig,
     group: DataGroup,
@@ -210,9 +215,11 @@ impl Driver {
                 if let Err(error) = self.follow().await {
                     tracing::warn!(group = %self.group.id(), "the local log was not trimmed, it is tried again: {error}");
                 }
+                // What failed here is another broker's to do now.
+                *self.progress.last_error.lock() = None;
                 tokio::select! {
-                    changed = leadership.changed() => if changed.is_err() { return },
-                    request = requests.recv() => match request { Some(flush) => self.take(flush), None => return },
+                    changed = leadership.changed() => if changed.is_err() { return stopped().await },
+                    request = requests.recv() => match request { Some(flush) => self.take(flush), None => return stopped().await },
                     () = tokio::time::sleep(FOLLOW_TICK) => {}
                 }
                 continue;
@@ -221,9 +228,13 @@ impl Driver {
                 Ok(true) => pause = RETRY_PAUSE_MIN,
                 Ok(false) => {
                     tokio::select! {
-                        request = requests.recv() => match request { Some(flush) => self.take(flush), None => return },
+                        request = requests.recv() => match request { Some(flush) => self.take(flush), None => return stopped().await },
                         () = tokio::time::sleep(TICK) => {}
                     }
+                }
+                Err(error) if error.ended_with_leadership(leadership.borrow().is_leader) => {
+                    tracing::debug!(group = %self.group.id(), "a step of offload ended with leadership: {error}");
+                    tokio::time::sleep(self.random.jitter(RETRY_PAUSE_MIN)).await;
                 }
                 Err(error) => {
                     self.progress.steps_failed.fetch_add(1, Ordering::Relaxed);

@@ -59,3 +59,43 @@ pub enum OffloadError {
     #[error("segment: {0}")]
     Build(String),
 }
+
+impl OffloadError {
+    /// Whether the step ended because this broker does not lead the group any more, which is nobody's fault: its successor goes on. `leads`: what
+    /// is known of that now.
+    #[must_use]
+    pub const fn ended_with_leadership(&self, leads: bool) -> bool {
+        match self {
+            Self::Propose(ProposeError::NotLeader { .. } | ProposeError::Unknown) => true,
+            // Refused: another leader was faster.
+            Self::Propose(_) | Self::Refused(_) => !leads,
+            Self::Store(_)
+            | Self::Log(_)
+            | Self::Purge(_)
+            | Self::Snapshot(_)
+            | Self::Hole { .. }
+            | Self::ForeignManifest { .. }
+            | Self::OtherStore { .. }
+            | Self::Build(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves that only what leadership explains is taken for its end.
+    #[test]
+    fn the_end_of_leadership_is_no_failure() {
+        let gone = OffloadError::Propose(ProposeError::NotLeader { leader: None });
+        assert!(gone.ended_with_leadership(true) && gone.ended_with_leadership(false));
+        let stopped = OffloadError::Propose(ProposeError::Fatal(String::new()));
+        for error in [stopped, OffloadError::Refused("r")] {
+            assert!(error.ended_with_leadership(false));
+            assert!(!error.ended_with_leadership(true));
+        }
+        let built = OffloadError::Build(String::new());
+        assert!(!built.ended_with_leadership(false));
+    }
+}

@@ -49,6 +49,7 @@ fn partition(index: i32) -> PartitionId {
 }
 
 mod lookup;
+mod quiet;
 mod stores;
 
 struct Rig {

@@ -207,6 +207,14 @@ impl<M: StateMachine> Group<M> {
         self.can_serve_reads() || core.observer.is_close(FOLLOWER_LAG_MAX, applied.index)
     }
 
+    /// Whether the leader was heard after `since`, and this replica has applied all that the leader had committed when it sent that. A message may
+    /// have been on its way for some time.
+    #[must_use]
+    pub fn is_current_since(&self, since: Instant) -> bool {
+        let applied = self.applied().borrow().unwrap_or_default();
+        self.core.observer.is_current(since, applied.index)
+    }
+
     /// Brokers of the other replicas that are there and close behind. Empty unless this replica leads.
     #[must_use]
     pub fn close_brokers(&self) -> Vec<NodeId> {

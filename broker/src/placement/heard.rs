@@ -52,6 +52,12 @@ impl Heard {
         heard.is_some_and(|sign| sign.term == term && sign.at.elapsed() < silence)
     }
 
+    /// Whether the leader of `term` was heard after `since`, and this replica has applied all that it had committed by then.
+    pub(super) fn is_current(&self, term: Term, since: Instant, applied: LogIndex) -> bool {
+        let heard = *self.0.lock();
+        heard.is_some_and(|sign| sign.term == term && sign.at > since && applied >= sign.committed)
+    }
+
     /// The same, and this replica has applied nearly all that it knows to be committed.
     pub(super) fn keeps_up(&self, term: Term, silence: Duration, applied: LogIndex) -> bool {
         self.lacks_at_most(READ_LAG_MAX, term, silence, applied)
@@ -90,9 +96,15 @@ mod tests {
         assert!(heard.within(two, SILENCE) && !heard.within(Term::new(3), SILENCE));
         assert!(heard.keeps_up(two, SILENCE, applied));
         assert!(!heard.lacks_at_most(READ_LAG_MAX - 1, two, SILENCE, applied));
+        let (before, all) = (Instant::now(), LogIndex::new(10 + READ_LAG_MAX));
+        assert!(!heard.is_current(two, before, all), "not heard since");
+        tokio::time::advance(Duration::from_millis(1)).await;
         // The older message comes later, on the other connection.
         heard.note(Instant::now(), two, Some(LogIndex::new(3)));
         assert!(!heard.keeps_up(two, SILENCE, LogIndex::new(9)));
+        assert!(heard.is_current(two, before, all));
+        assert!(!heard.is_current(two, before, applied), "it lacks some");
+        assert!(!heard.is_current(Term::new(3), before, all));
         tokio::time::advance(SILENCE).await;
         assert!(!heard.within(two, SILENCE) && !heard.keeps_up(two, SILENCE, applied));
         heard.note(Instant::now(), Term::new(3), None);

@@ -21,6 +21,7 @@ use std::time::Duration;
 use tidelog_env::Tasks;
 use tidelog_model::{LogId, LogIndex, NodeId, PlacementGroupId, RaftNodeId, Term};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// What the rest of the group sees.
 #[derive(Clone)]
@@ -142,6 +143,12 @@ impl Observer {
             && self
                 .heard
                 .lacks_at_most(lag_max, known.term, silence, applied)
+    }
+
+    /// Whether the leader, another replica, was heard after `since`, and this one has applied all that it had committed by then.
+    pub(super) fn is_current(&self, since: Instant, applied: LogIndex) -> bool {
+        let known = self.now();
+        known.leader.is_some() && self.heard.is_current(known.term, since, applied)
     }
 
     /// The term of the leader that this replica follows closely.

@@ -13,6 +13,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// How long a replica that is behind may take to learn what a consumer has read already: some heartbeats.
 const CATCH_UP_WITHIN: Duration = Duration::from_millis(1500);
+/// How often it is looked meanwhile whether waiting is of any use.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// How long a command of a coordinator, and the look whether it still leads, may take. Members and consumers wait for the answer, and
 /// have better things to do when a majority is gone: they find the coordinator anew.
@@ -76,10 +78,12 @@ impl CommitBounds {
             return Err(ConsumerGroupError::OffsetOutOfRange);
         }
         let mut applied = group.group().applied();
+        let began = Instant::now();
         loop {
             applied.borrow_and_update();
             // Before the bounds: a leader's bounds are current, a follower's only say that the offset was committed.
             let leads = group.group().can_serve_reads();
+            let current = group.group().is_current_since(began);
             let refused = match group.bounds(partition) {
                 Ok((_, end)) if offset <= end => return Ok(()),
                 Ok(_) => ConsumerGroupError::OffsetOutOfRange,
@@ -88,10 +92,14 @@ impl CommitBounds {
             if leads {
                 return Err(refused);
             }
-            match timeout_at(deadline, applied.changed()).await {
-                Ok(Ok(())) => {}
-                // The consumer read from a leader that is ahead of this replica, or the offset is wrong: it tries again.
-                Ok(Err(_)) | Err(_) => return Err(ConsumerGroupError::Unavailable),
+            // The consumer read from a leader that is ahead of what this replica has heard, or the offset is wrong: it tries again.
+            let vain = current || !group.group().hears_leader() || Instant::now() >= deadline;
+            if vain {
+                return Err(ConsumerGroupError::Unavailable);
+            }
+            let look = deadline.min(Instant::now() + LOOK);
+            if let Ok(Err(_)) = timeout_at(look, applied.changed()).await {
+                return Err(ConsumerGroupError::Unavailable);
             }
         }
     }
