@@ -44,6 +44,9 @@ pub struct TierPartition {
     pub local_start: i64,
     /// Bytes on the local disk.
     pub local_bytes: u64,
+    /// Whose disk that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_broker: Option<i32>,
     /// Bytes in the store.
     pub remote_bytes: u64,
 }

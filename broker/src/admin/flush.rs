@@ -32,13 +32,15 @@ const AGAIN_PAUSE: Duration = Duration::from_millis(200);
 /// A leader answers so long before its caller gives up: then the caller learns why it is late.
 const ANSWER_EARLIER: Duration = Duration::from_millis(200);
 
-/// The other brokers, to send flushes to.
+/// The other brokers, to send flushes and questions to.
 #[derive(Clone)]
 pub struct FlushLink {
     /// The connections.
     pub transport: PeerTransport,
     /// The number of the service there.
     pub service: u8,
+    /// The number of [`super::TierService`].
+    pub tier: u8,
     /// Whom to call.
     pub brokers: Arc<dyn BrokerBook>,
 }

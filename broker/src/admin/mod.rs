@@ -8,6 +8,7 @@ mod cluster;
 mod error;
 mod flush;
 mod health;
+mod leader_parts;
 mod members;
 mod readiness;
 mod scrape;
@@ -27,6 +28,7 @@ use tokio::time::Instant;
 
 pub use flush::{FlushLink, FlushService};
 pub use health::{Health, Reason};
+pub use leader_parts::TierService;
 pub use members::{AskMembers, Asked, WaitingBroker};
 pub use readiness::watch_groups;
 pub use server::{AdminServer, serve};

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::AdminState;
 use super::error::Failure;
 use super::flush::flush_groups;
+use super::leader_parts::leader_parts;
 use tidelog_model::TopicId;
 
 /// Longest wait that a request may ask for: one day.
@@ -36,6 +37,8 @@ struct Partition {
     high_watermark: i64,
     local_start: i64,
     local_bytes: u64,
+    /// Whose disk `local_start` and `local_bytes` are of: the leader's, or the asked broker's where no leader answers.
+    local_broker: i32,
     remote_bytes: u64,
 }
 
@@ -66,34 +69,29 @@ pub(super) fn topic_id(state: &AdminState, name: Option<&str>) -> Result<Option<
     }
 }
 
-fn status_of(state: &AdminState, topic: Option<TopicId>) -> Status {
-    let mut partitions = Vec::new();
-    for group in state.router.data_groups() {
-        let leader = group
-            .group()
-            .leadership()
-            .borrow()
-            .leader
-            .map(tidelog_model::NodeId::get);
-        group.group().read(|machine| {
-            let wanted = machine
-                .partitions()
-                .iter()
-                .filter(|p| topic.is_none_or(|topic| p.id.topic == topic));
-            partitions.extend(wanted.map(|p| Partition {
-                topic: p.topic_name.to_string(),
-                partition: p.id.index.get(),
-                group: group.id().get(),
-                leader,
-                log_start: p.log_start.get(),
-                tiered_until: p.tiered_until.get(),
-                high_watermark: p.next_offset.get(),
-                local_start: p.local_start().get(),
-                local_bytes: p.hot.bytes(),
-                remote_bytes: p.remote_bytes(),
-            }));
+async fn status_of(state: &AdminState, topic: Option<TopicId>) -> Status {
+    let parts = leader_parts(state, topic).await;
+    let mut partitions: Vec<Partition> = state.router.image(|image| {
+        let groups = parts.iter().map(|(group, broker, parts)| {
+            let leader = state.router.leader(*group).map(|(leader, _)| leader.get());
+            parts.iter().filter_map(move |part| {
+                Some(Partition {
+                    topic: image.topic(part.partition.topic)?.name.clone(),
+                    partition: part.partition.index.get(),
+                    group: group.get(),
+                    leader,
+                    log_start: part.log_start.get(),
+                    tiered_until: part.tiered_until.get(),
+                    high_watermark: part.high_watermark.get(),
+                    local_start: part.local_start.get(),
+                    local_bytes: part.local_bytes,
+                    local_broker: broker.get(),
+                    remote_bytes: part.remote_bytes,
+                })
+            })
         });
-    }
+        groups.flatten().collect()
+    });
     partitions.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
     Status { partitions }
 }
@@ -103,7 +101,7 @@ pub(super) async fn status(
     Query(filter): Query<Filter>,
 ) -> Result<Json<Status>, Failure> {
     let topic = topic_id(&state, filter.topic.as_deref())?;
-    Ok(Json(status_of(&state, topic)))
+    Ok(Json(status_of(&state, topic).await))
 }
 
 pub(super) async fn flush(
@@ -112,5 +110,5 @@ pub(super) async fn flush(
 ) -> Result<Json<Status>, Failure> {
     let topic = topic_id(&state, request.topic.as_deref())?;
     flush_groups(&state, topic, request.trim_local, request.timeout()).await?;
-    Ok(Json(status_of(&state, topic)))
+    Ok(Json(status_of(&state, topic).await))
 }

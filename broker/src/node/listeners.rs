@@ -9,9 +9,9 @@ use super::World;
 use super::error::StartError;
 use super::groups::NodeGroups;
 use super::identity::Identity;
-use super::peers::{Peers, SERVICE_FLUSH};
+use super::peers::{Peers, SERVICE_FLUSH, SERVICE_TIER};
 use super::store::NodeStore;
-use crate::admin::{self, AdminServer, AdminState, FlushLink, FlushService, Health};
+use crate::admin::{self, AdminServer, AdminState, FlushLink, FlushService, Health, TierService};
 use crate::api::{AnswerMemory, ApiConfig, Broker};
 use crate::config::Config;
 use crate::metadata::MetadataMachine;
@@ -189,14 +189,17 @@ pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, Listeners),
     Ok((kafka_address, Listeners { kafka }))
 }
 
-/// Answers flushes of other brokers, and knows where to send one.
+/// Answers flushes and questions of other brokers, and knows where to send one.
 fn flush_link(peers: Option<&Arc<Peers>>, flushes: &FlushService) -> Option<FlushLink> {
     let peers = peers?;
     let service = Arc::new(flushes.clone());
     peers.services.register(SERVICE_FLUSH, service);
+    let tier = TierService(flushes.router.clone());
+    peers.services.register(SERVICE_TIER, Arc::new(tier));
     Some(FlushLink {
         transport: peers.transport.clone(),
         service: SERVICE_FLUSH,
+        tier: SERVICE_TIER,
         brokers: Arc::clone(&peers.book) as _,
     })
 }

@@ -32,6 +32,8 @@ pub(super) const SERVICE_FORMATION: u8 = 1;
 pub(super) const SERVICE_METADATA: u8 = 2;
 /// Service of flushes.
 pub(super) const SERVICE_FLUSH: u8 = 3;
+/// Service of what leaders have of their partitions.
+pub(super) const SERVICE_TIER: u8 = 4;
 
 /// Service of who leads what.
 pub(super) const SERVICE_LEADERS: u8 = 16;

@@ -1,7 +1,7 @@
 //! Flushes that are asked of a broker which does not lead all that they concern.
 
 use super::asking::{http, produce_one};
-use super::three::{SETTLE, Three};
+use super::three::{SETTLE, Three, create, create_with, until};
 use super::*;
 
 /// Proves that every broker moves all partitions into the store, whoever leads them, and shows so in its answer; and that without a majority
@@ -51,5 +51,45 @@ async fn any_broker_flushes_all_groups() {
         "{answer}"
     );
     assert!(asked.elapsed() < Duration::from_secs(12));
+    three.stop().await;
+}
+
+/// Proves that every broker shows each partition as its leader has it, also where its own log begins elsewhere, and where it holds no copy.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_broker_tells_what_the_leaders_have() {
+    let mut three = Three::new();
+    three.set.push("tier.cut-interval-ms=600000".to_owned());
+    three.start(&[1, 2, 3]).await;
+    let connection = three.connect(1).await;
+    create(&connection, "three", 3).await;
+    let single = create_with(&connection, "one", 3, 1).await;
+    assert_eq!(single.error_code, 0);
+    for topic in ["one", "three"] {
+        for (partition, leader) in (0..).zip(three.leaders(topic).await) {
+            let connection = three.connect(leader).await;
+            let (code, _) = produce_one(&connection, topic, partition, 10_000).await;
+            assert_eq!(code, 0);
+        }
+    }
+    // Followers trim later, and less.
+    let body = r#"{"trim_local":true}"#;
+    let (status, answer) = http(&three, 2, "POST", "/api/v1/tier/flush", body).await;
+    assert_eq!(status, 200, "{answer}");
+    until("all say the same", || async {
+        let mut told = Vec::new();
+        for id in 1..=3 {
+            let (status, answer) = http(&three, id, "GET", "/api/v1/tier", "").await;
+            assert_eq!(status, 200, "{answer}");
+            let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+            told.push(answer["partitions"].as_array().unwrap().clone());
+        }
+        // Leaders may move meanwhile.
+        let of_leaders = told[0].iter().all(|at| at["local_broker"] == at["leader"]);
+        let trimmed = told[0]
+            .iter()
+            .all(|at| at["local_start"] == at["high_watermark"]);
+        told[0].len() == 6 && of_leaders && trimmed && told.iter().all(|other| *other == told[0])
+    })
+    .await;
     three.stop().await;
 }
