@@ -169,3 +169,39 @@ async fn stop_signal() -> std::io::Result<()> {
         _ = terminate.recv() => Ok(()),
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests {
+    use super::*;
+
+    async fn ends_with(ended: Ended) -> ExitCode {
+        let dir = tempfile::tempdir().unwrap();
+        let set = [
+            format!("node.data-dir={}", dir.path().display()),
+            "node.zone=z".to_owned(),
+            "kafka.listen=127.0.0.1:0".to_owned(),
+            "admin.listen=127.0.0.1:0".to_owned(),
+            "log.file-bytes=8388608".to_owned(),
+            "log.reserve-bytes=0".to_owned(),
+            "archive.enable=false".to_owned(),
+        ];
+        let sources = Sources {
+            set: set.to_vec(),
+            ..Sources::default()
+        };
+        let config = Config::load(&sources).unwrap();
+        let node = Node::start(config, World::system()).await.unwrap();
+        end(ended, node).await
+    }
+
+    /// Proves that a decommissioned broker ends as it should, so that no supervisor starts it again, and that one that was replaced, or failed, does not.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn exit_codes() {
+        let text = || "why".to_owned();
+        assert_eq!(ends_with(Ended::Left(text())).await, ExitCode::SUCCESS);
+        for ended in [Ended::Replaced(text()), Ended::Failed(text())] {
+            assert_eq!(ends_with(ended).await, ExitCode::from(1));
+        }
+    }
+}
