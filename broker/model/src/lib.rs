@@ -10,9 +10,11 @@
 
 pub mod batch;
 pub mod codec;
+pub mod crc;
 pub mod ids;
 pub mod limits;
 
+pub use crc::Summed;
 pub use ids::{
     BytePosition, ClusterId, LeaderEpoch, LogId, LogIndex, NodeId, Offset, PartitionId,
     PartitionIndex, PlacementGroupId, ProducerEpoch, ProducerId, RaftNodeId, Sequence, Term,

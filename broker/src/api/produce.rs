@@ -255,7 +255,7 @@ fn check(
         group.id(),
         AppendBatch {
             descriptor,
-            bytes: batch.into_bytes(),
+            bytes: batch.summed(),
         },
     ))
 }

@@ -113,13 +113,7 @@ impl DataGroup {
     ) -> Result<(LogId, PartitionOutcome), ProposeError> {
         let stamp = TimestampMs::new(self.clock.now_ms());
         let dir = Stamped { stamp, command }.encode();
-        let (id, outcome) = self
-            .group
-            .propose(Command {
-                dir,
-                body: Bytes::new(),
-            })
-            .await?;
+        let (id, outcome) = self.group.propose(Command::new(dir, Bytes::new())).await?;
         match outcome {
             DataOutcome::Partition(outcome) => Ok((id, outcome)),
             DataOutcome::Coordinator(_) => Err(ProposeError::Fatal(

@@ -13,6 +13,7 @@ mod index;
 mod ledger;
 mod metrics;
 mod order;
+mod pace;
 mod pool;
 mod read;
 mod recovery;
@@ -29,6 +30,7 @@ pub use dropped::{drop_replica, finish_drop, was_dropped};
 pub use error::{LogError, LogFailure};
 pub use format::DIR_BYTES_MAX;
 pub use metrics::{BatchObservation, Counter, LogMetrics, LogObserver, NoObserver};
+pub use pace::ZeroingPace;
 pub use types::{
     AppendDone, EntryKind, FatalSignal, GroupLogConfig, LogEntry, LogEnv, LogState, Vote,
     WriterMode,
@@ -101,6 +103,7 @@ impl GroupLog {
             config.file_bytes,
             config.spare_files,
             Arc::clone(&metrics),
+            Arc::clone(&config.zeroing),
         );
         let recovered = Recovery {
             config: &config,

@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use tidelog_env::Random;
 use tidelog_model::LogId;
+use tidelog_model::Summed;
 
 /// Told when a frame and all before it are durable, or that the log failed.
 pub(super) type Done = Box<dyn FnOnce(Result<(), LogError>) + Send>;
@@ -35,7 +36,7 @@ pub(super) struct QueuedFrame {
     pub(super) position: u64,
     pub(super) record: Record,
     pub(super) dir: Bytes,
-    pub(super) body: Bytes,
+    pub(super) body: Summed,
     pub(super) done: Option<Done>,
     /// After this frame is durable, files with a lower sequence are free.
     pub(super) retire_below: Option<u64>,
@@ -252,7 +253,7 @@ impl Order {
         done: Option<Done>,
         retire_below: Option<u64>,
     ) {
-        let (dir, body) = (Bytes::new(), Bytes::new());
+        let (dir, body) = (Bytes::new(), Summed::default());
         self.queue_frame(QueuedFrame {
             position,
             record,

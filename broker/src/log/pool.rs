@@ -1,13 +1,14 @@
-//! Spare files: zero-filled ahead of need (under load: reserved), recycled after a purge.
+//! Spare files: zero-filled ahead of need (under load, or at once: reserved), recycled after a purge.
 //!
 //! Owns: `.spare` and `.tmp` names of a group's directory, and purged log files on their way to them.
-//! Not here: what is written into a file (`writer.rs`).
+//! Not here: what is written into a file (`writer.rs`), how fast zeros are (`pace.rs`).
 //! Invariants: a file is written again only after its old name is durably gone and no reader has it open; a `.spare`
 //! has its full length on disk.
 //! Spec: docs/formats/group-log.md
 
 use super::files::{LogFile, spare_name, tmp_name};
 use super::metrics::LogMetrics;
+use super::pace::ZeroingPace;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
@@ -17,13 +18,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tidelog_env::disk::OpenMode;
 use tidelog_env::{Disk, DiskFile};
+use tokio::time::Instant;
 
 /// Zeros per write.
 const CHUNK_BYTES: usize = 1 << 20;
 /// Zeros per sync: small, so that an append's sync never waits for a long write-back. 4 MiB take 8 ms at 500 MB/s.
 const SYNC_EVERY_BYTES: u64 = 4 << 20;
-/// Pause after a chunk while there is time: 1 MiB per 20 ms is 50 MB/s, a tenth of what the disk gives.
-const PACE: Duration = Duration::from_millis(20);
+/// How often a wait for the turn looks at how far the writer is.
+const LOOK: Duration = Duration::from_millis(50);
+/// With no spare ready and this much of the active file used, in thousandths, what is not zeroed yet is only reserved. The
+/// rest of the file is the time for that.
+const HURRY_PERMILLE: u64 = 500;
 /// Pause after a failure (a full disk), or while a reader holds a purged file.
 const RETRY: Duration = Duration::from_secs(1);
 /// Recycled files kept beyond the target: a purge frees files in bunches, and a file that was written before costs a
@@ -41,6 +46,7 @@ pub(super) struct FilePool {
     file_bytes: u64,
     target: usize,
     metrics: Arc<LogMetrics>,
+    zeroing: Arc<ZeroingPace>,
     inner: Mutex<Inner>,
     changed: Condvar,
     /// How much of the active file is used, in thousandths: the zeroing keeps ahead of it.
@@ -58,12 +64,12 @@ struct Inner {
     closing: bool,
 }
 
-/// How to fill a file with zeros.
+/// How to make a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// With pauses, as long as the active file has room.
+    /// Zeros at the broker's pace, as long as the active file has room.
     Background,
-    /// At once.
+    /// Somebody waits for it: reserved, not zeroed.
     Now,
 }
 
@@ -86,6 +92,7 @@ impl FilePool {
         file_bytes: u64,
         target: usize,
         metrics: Arc<LogMetrics>,
+        zeroing: Arc<ZeroingPace>,
     ) -> Self {
         let inner = Inner {
             ready: VecDeque::new(),
@@ -101,6 +108,7 @@ impl FilePool {
             file_bytes,
             target,
             metrics,
+            zeroing,
             inner: Mutex::new(inner),
             changed: Condvar::new(),
             active_permille: AtomicU64::new(0),
@@ -133,8 +141,9 @@ impl FilePool {
         }
     }
 
-    /// The writer's progress in the active file.
-    pub(super) fn active_used(&self, position: u64, file_bytes: u64) {
+    /// The writer's progress: a batch of `bytes`, up to `position` of the active file.
+    pub(super) fn wrote(&self, bytes: usize, position: u64, file_bytes: u64) {
+        self.zeroing.wrote(bytes as u64, Instant::now());
         let permille = position.saturating_mul(1000) / file_bytes.max(1);
         self.active_permille.store(permille, Ordering::Relaxed);
     }
@@ -199,10 +208,7 @@ impl FilePool {
                 self.changed.notify_all();
             }
             let enough = inner.ready.len() >= self.target;
-            let recyclable = inner
-                .retired
-                .iter()
-                .any(|file| Arc::strong_count(file) == 1);
+            let recyclable = inner.has_recyclable();
             if enough && inner.retired.is_empty() {
                 if inner.ready.len() <= self.target {
                     self.changed.wait(&mut inner);
@@ -307,13 +313,7 @@ impl FilePool {
     /// Whether zeroing should stop: the log closes, or a purged file can be had instead.
     fn interrupted(&self, pace: Pace) -> bool {
         let inner = self.inner.lock();
-        let recyclable = || {
-            inner
-                .retired
-                .iter()
-                .any(|file| Arc::strong_count(file) == 1)
-        };
-        inner.closing || (pace == Pace::Background && recyclable())
+        inner.closing || (pace == Pace::Background && inner.has_recyclable())
     }
 
     /// Makes one spare: zeros on disk under `.tmp`, then the name.
@@ -356,6 +356,18 @@ impl FilePool {
         let mut synced = 0;
         while position < self.file_bytes {
             let length = (self.file_bytes - position).min(CHUNK_BYTES as u64);
+            let zeroing = match pace {
+                Pace::Background => self.wait_turn(length),
+                Pace::Now => Zeroing::Hurry,
+            };
+            match zeroing {
+                Zeroing::GoOn => {}
+                Zeroing::Stop => return Ok(false),
+                Zeroing::Hurry => {
+                    file.reserve(self.file_bytes)?;
+                    break;
+                }
+            }
             let chunk = &ZEROS[..usize::try_from(length).unwrap_or(CHUNK_BYTES)];
             file.write_all_at(&[IoSlice::new(chunk)], position)?;
             position += length;
@@ -363,39 +375,37 @@ impl FilePool {
                 file.sync_data()?;
                 synced = position;
             }
-            if pace == Pace::Background {
-                match self.pause(position) {
-                    Zeroing::GoOn => {}
-                    Zeroing::Stop => return Ok(false),
-                    Zeroing::Hurry => {
-                        file.reserve(self.file_bytes)?;
-                        break;
-                    }
-                }
-            }
         }
         file.sync_data()?;
         Ok(true)
     }
 
-    /// Waits a little while the zeroing is well ahead of the writer. Under load, where it would take half of the disk
-    /// to keep ahead, the rest of the file is only reserved.
-    fn pause(&self, done: u64) -> Zeroing {
-        let done_permille = done.saturating_mul(1000) / self.file_bytes;
+    /// Waits for the turn to write `bytes` of zeros, unless the writer comes too near.
+    fn wait_turn(&self, bytes: u64) -> Zeroing {
+        let begins = self.zeroing.turn(bytes, Instant::now());
         let mut inner = self.inner.lock();
-        let ahead = done_permille > 2 * self.active_permille.load(Ordering::Relaxed);
-        if !inner.wanted && !inner.closing && ahead {
-            self.changed.wait_for(&mut inner, PACE);
+        loop {
+            if inner.closing || inner.has_recyclable() {
+                return Zeroing::Stop;
+            }
+            let used = self.active_permille.load(Ordering::Relaxed);
+            if inner.wanted || (inner.ready.is_empty() && used >= HURRY_PERMILLE) {
+                return Zeroing::Hurry;
+            }
+            let now = Instant::now();
+            if now >= begins {
+                return Zeroing::GoOn;
+            }
+            let wait = LOOK.min(begins - now);
+            self.changed.wait_for(&mut inner, wait);
         }
-        let hurry = inner.wanted || !ahead;
-        drop(inner);
-        if self.interrupted(Pace::Background) {
-            Zeroing::Stop
-        } else if hurry {
-            Zeroing::Hurry
-        } else {
-            Zeroing::GoOn
-        }
+    }
+}
+
+impl Inner {
+    /// Whether a purged file can be had: no reader has it open.
+    fn has_recyclable(&self) -> bool {
+        self.retired.iter().any(|file| Arc::strong_count(file) == 1)
     }
 }
 
@@ -417,6 +427,7 @@ mod tests {
             dir.clone(),
             4096,
             target,
+            Arc::default(),
             Arc::default(),
         );
         for number in 1..=20 {

@@ -16,7 +16,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use tidelog_model::{LogId, LogIndex};
+use tidelog_model::{LogId, LogIndex, Summed};
 
 /// Bytes between two parts of bodies that are read along rather than skipped.
 const GAP_BYTES_MAX: u64 = 4096;
@@ -173,10 +173,9 @@ fn decode_entry(file: &LogFile, bytes: &Bytes, index: LogIndex, slot: &Slot) -> 
     }
     let body_at = FRAME_HEADER_BYTES + slot.dir_len as usize;
     let dir = bytes.slice(FRAME_HEADER_BYTES..body_at);
-    let body = bytes.slice(body_at..body_at + slot.body_len as usize);
+    let body = Summed::from(bytes.slice(body_at..body_at + slot.body_len as usize));
     let seed = file.binding.seed(slot.position);
-    let good =
-        frame.check(&header, seed, &dir) && crc32c::crc32c_append(seed, &body) == frame.body_crc;
+    let good = frame.check(&header, seed, &dir) && body.crc_behind(seed) == frame.body_crc;
     good.then_some(LogEntry {
         id,
         kind: slot.kind,

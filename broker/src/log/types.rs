@@ -10,11 +10,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::{Disk, Random, Tasks};
-use tidelog_model::{ClusterId, LogId, PlacementGroupId, RaftNodeId, Term};
+use tidelog_model::{ClusterId, LogId, PlacementGroupId, RaftNodeId, Summed, Term};
 
 use super::error::{LogError, LogFailure};
 use super::format::Identity;
 use super::metrics::LogObserver;
+use super::pace::ZeroingPace;
 
 /// A Raft vote: term, candidate, and whether a quorum granted it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +48,8 @@ pub struct LogEntry {
     pub kind: EntryKind,
     /// The small part: command header, directory of batches, or the membership.
     pub dir: Bytes,
-    /// The bulk part, stored as it is.
-    pub body: Bytes,
+    /// The bulk part, stored as it is. Its sum goes with it: the log does not compute it again.
+    pub body: Summed,
 }
 
 /// What the log holds, in the order of its calls (not only what is durable).
@@ -102,6 +103,8 @@ pub struct GroupLogConfig {
     pub cache_bytes: usize,
     /// Zero-filled or recycled files kept ready.
     pub spare_files: usize,
+    /// The pace of zeroing, shared by the logs of a broker.
+    pub zeroing: Arc<ZeroingPace>,
     /// How long a commit index may wait for a batch that takes it along.
     pub lazy_delay: Duration,
     /// Where the writer runs.
@@ -175,6 +178,7 @@ impl GroupLogConfig {
             batch_bytes_max: 8 << 20,
             cache_bytes: 64 << 20,
             spare_files: 1,
+            zeroing: Arc::default(),
             lazy_delay: Duration::from_millis(200),
             writer: WriterMode::Thread,
         }

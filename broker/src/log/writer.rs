@@ -159,7 +159,7 @@ fn write_batch(shared: &Shared, writer: &mut WriterState, batch: Batch) -> Step 
     }
     shared
         .pool
-        .active_used(writer.written, writer.active.file_bytes);
+        .wrote(batch.bytes, writer.written, writer.active.file_bytes);
     if !batch.frames.is_empty() {
         let observation = BatchObservation {
             frames: batch.frames.len(),
@@ -233,7 +233,7 @@ impl<'a> Parts<'a> {
 
     fn frame(&mut self, frame: &'a QueuedFrame, binding: Binding, durable_upto: u64) {
         let seed = binding.seed(frame.position);
-        let body_crc = crc32c::crc32c_append(seed, &frame.body);
+        let body_crc = frame.body.crc_behind(seed);
         let header = Order::header_of(frame, durable_upto).encode(seed, &frame.dir, body_crc);
         let padding =
             frame.bytes() - format::FRAME_HEADER_BYTES - frame.dir.len() - frame.body.len();

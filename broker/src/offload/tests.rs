@@ -194,10 +194,10 @@ impl Running {
             first_timestamp: header.record_timestamp(0),
             max_timestamp: header.max_timestamp,
         };
-        let pending = self
-            .group
-            .proposer()
-            .accept(vec![AppendBatch { descriptor, bytes }]);
+        let pending = self.group.proposer().accept(vec![AppendBatch {
+            descriptor,
+            bytes: bytes.into(),
+        }]);
         let outcomes = pending.await.unwrap().outcomes(deadline()).await;
         let Ok(AppendOutcome::Appended(appended)) = outcomes[0] else {
             panic!("{outcomes:?}")
@@ -337,7 +337,10 @@ async fn a_log_without_untiered_records_is_freed() {
             first_timestamp: TimestampMs::new(n),
             max_timestamp: TimestampMs::new(n),
         };
-        let batch = AppendBatch { descriptor, bytes };
+        let batch = AppendBatch {
+            descriptor,
+            bytes: bytes.into(),
+        };
         let pending = running.group.proposer().accept(vec![batch]).await.unwrap();
         last = Some(pending.outcomes(deadline()).await);
     }

@@ -14,11 +14,11 @@ use super::command::{BatchDescriptor, PartitionCommand, Stamped, append_overhead
 use super::machine::PartitionOutcome;
 use super::state::AppendOutcome;
 use crate::placement::{Command, Group, ProposeError, StateMachine};
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tidelog_env::{Clock, Tasks};
-use tidelog_model::TimestampMs;
+use tidelog_model::{Summed, TimestampMs};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
@@ -54,7 +54,7 @@ pub struct AppendBatch {
     /// What the log needs to know of it; `position` is set by the proposer.
     pub descriptor: BatchDescriptor,
     /// Its bytes, as produced.
-    pub bytes: Bytes,
+    pub bytes: Summed,
 }
 
 /// Why a whole append has no outcome. See [`ProposeError::may_have_happened`].
@@ -267,12 +267,14 @@ async fn run<M>(
 
 fn build(taken: &[Waiting], bytes: usize, count: usize, stamp: TimestampMs) -> Command {
     let mut body = BytesMut::with_capacity(bytes);
+    let mut crc = 0;
     let mut descriptors = Vec::with_capacity(count);
     for batch in taken.iter().flat_map(|waiting| &waiting.batches) {
         let mut descriptor = batch.descriptor;
         descriptor.position = u32::try_from(body.len()).unwrap_or(u32::MAX);
         // The one copy of a batch: from the network frame into its log entry, so that the entry pins its own bytes only.
         body.extend_from_slice(&batch.bytes);
+        crc = batch.bytes.crc_behind(crc);
         descriptors.push(descriptor);
     }
     let dir = Stamped {
@@ -282,7 +284,7 @@ fn build(taken: &[Waiting], bytes: usize, count: usize, stamp: TimestampMs) -> C
     .encode();
     Command {
         dir,
-        body: body.freeze(),
+        body: Summed::known(body.freeze(), crc),
     }
 }
 
@@ -344,7 +346,7 @@ mod tests {
         };
         AppendBatch {
             descriptor,
-            bytes: Bytes::from(vec![0; bytes]),
+            bytes: bytes::Bytes::from(vec![0; bytes]).into(),
         }
     }
 

@@ -11,6 +11,7 @@ use super::limits::{
 use crate::format::{FormatError, Reader, Writer};
 use bytes::Bytes;
 use tidelog_model::PlacementGroupId;
+use tidelog_model::Summed;
 
 /// Bytes of the prefix that its checksum covers.
 const PREFIX_SUMMED: usize = 36;
@@ -153,7 +154,7 @@ pub(super) struct Message {
     pub(super) kind: Kind,
     pub(super) group: PlacementGroupId,
     pub(super) header: Bytes,
-    pub(super) payload: Vec<Bytes>,
+    pub(super) payload: Vec<Summed>,
 }
 
 impl Message {
@@ -166,7 +167,8 @@ impl Message {
         }
     }
 
-    pub(super) fn with_payload(mut self, part: Bytes) -> Self {
+    pub(super) fn with_payload(mut self, part: impl Into<Summed>) -> Self {
+        let part = part.into();
         if !part.is_empty() {
             self.payload.push(part);
         }
@@ -200,7 +202,7 @@ impl Message {
         let payload_crc = self
             .payload
             .iter()
-            .fold(0, |crc, part| crc32c::crc32c_append(crc, part));
+            .fold(0, |crc, part| part.crc_behind(crc));
         let mut prefix = Writer::new();
         prefix.count(self.header.len());
         prefix.count(self.payload_bytes());
@@ -220,7 +222,7 @@ impl Message {
         head.raw(&self.header);
         let mut parts = Vec::with_capacity(1 + self.payload.len());
         parts.push(head.finish());
-        parts.extend(self.payload);
+        parts.extend(self.payload.into_iter().map(Summed::into_bytes));
         parts
     }
 }
@@ -303,11 +305,11 @@ impl Prefix {
             return Err(FormatError::Truncated("the frame").into());
         }
         let header = rest.slice(..self.header_bytes);
-        let payload = rest.slice(self.header_bytes..);
+        let payload = Summed::from(rest.slice(self.header_bytes..));
         if crc32c::crc32c(&header) != self.header_crc {
             return Err(FrameError::Checksum("header"));
         }
-        if crc32c::crc32c(&payload) != self.payload_crc {
+        if payload.crc() != self.payload_crc {
             return Err(FrameError::Checksum("payload"));
         }
         Ok(Frame {
@@ -329,7 +331,7 @@ pub(super) struct Frame {
     pub(super) correlation: u64,
     pub(super) deadline_ms: u32,
     pub(super) header: Bytes,
-    pub(super) payload: Bytes,
+    pub(super) payload: Summed,
 }
 
 impl Frame {

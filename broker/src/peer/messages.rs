@@ -12,7 +12,7 @@ use crate::placement::{
     AppendReply, AppendRequest, TransferReply, TransferRequest, VoteReply, VoteRequest,
 };
 use bytes::Bytes;
-use tidelog_model::{LogId, LogIndex, PlacementGroupId, RaftNodeId, Term};
+use tidelog_model::{LogId, LogIndex, PlacementGroupId, RaftNodeId, Summed, Term};
 
 /// Bytes of an entry's row in an append.
 const ENTRY_ROW_BYTES: usize = 25;
@@ -120,7 +120,7 @@ pub(super) fn read_append(frame: &Frame) -> Parsed<AppendRequest> {
     let count = reader.count(ENTRY_ROW_BYTES, "the entries")?;
     let mut entries = Vec::with_capacity(count);
     let mut before = previous;
-    let mut rest = frame.payload.clone();
+    let mut rest = Rest::of(&frame.payload);
     for _ in 0..count {
         let entry = read_entry(&mut reader, &mut rest)?;
         let follows = before.is_none_or(|before| {
@@ -134,8 +134,8 @@ pub(super) fn read_append(frame: &Frame) -> Parsed<AppendRequest> {
         entries.push(entry);
     }
     reader.finish()?;
-    if !rest.is_empty() {
-        return Err(FormatError::Trailing(rest.len()));
+    if rest.left() > 0 {
+        return Err(FormatError::Trailing(rest.left()));
     }
     Ok(AppendRequest {
         vote,
@@ -145,7 +145,41 @@ pub(super) fn read_append(frame: &Frame) -> Parsed<AppendRequest> {
     })
 }
 
-fn read_entry(reader: &mut Reader<'_>, rest: &mut Bytes) -> Parsed<LogEntry> {
+/// What is not read yet of a payload, whose sum was checked.
+struct Rest<'a> {
+    payload: &'a Summed,
+    at: usize,
+    /// The CRC of what is before `at`.
+    before: u32,
+}
+
+impl<'a> Rest<'a> {
+    fn of(payload: &'a Summed) -> Self {
+        Self {
+            payload,
+            at: 0,
+            before: 0,
+        }
+    }
+
+    fn left(&self) -> usize {
+        self.payload.len() - self.at
+    }
+
+    /// The next part; the last one's sum is derived, so that of a lone entry no byte is summed twice.
+    fn take(&mut self, length: usize) -> Summed {
+        let part = if length == self.left() {
+            Summed::end_of(self.payload, self.before, self.at)
+        } else {
+            Summed::from(self.payload.slice(self.at..self.at + length))
+        };
+        self.before = part.crc_behind(self.before);
+        self.at += length;
+        part
+    }
+}
+
+fn read_entry(reader: &mut Reader<'_>, rest: &mut Rest<'_>) -> Parsed<LogEntry> {
     let id = get_log_id(reader, "an entry")?;
     let kind = match reader.u8("an entry's kind")? {
         0 => EntryKind::Blank,
@@ -158,15 +192,15 @@ fn read_entry(reader: &mut Reader<'_>, rest: &mut Bytes) -> Parsed<LogEntry> {
         if length > max {
             return Err(FormatError::Invalid(what));
         }
-        if length > rest.len() {
+        if length > rest.left() {
             return Err(FormatError::Truncated(what));
         }
-        Ok(rest.split_to(length))
+        Ok(rest.take(length))
     };
     Ok(LogEntry {
         id,
         kind,
-        dir: part("an entry's directory", DIR_BYTES_MAX)?,
+        dir: part("an entry's directory", DIR_BYTES_MAX)?.into_bytes(),
         body: part("an entry's body", usize::MAX)?,
     })
 }
@@ -373,7 +407,7 @@ pub(super) fn call_reply(answer: Bytes) -> Message {
 
 pub(super) fn read_call_reply(frame: &Frame) -> Parsed<Bytes> {
     read_header(frame, |_| Ok(()))?;
-    Ok(frame.payload.clone())
+    Ok(Bytes::clone(&frame.payload))
 }
 
 pub(super) fn ping(kind: Kind) -> Message {

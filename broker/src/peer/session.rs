@@ -360,7 +360,7 @@ impl<R: AsyncRead + Unpin> Session<R> {
             cluster: self.hello.from.cluster,
             deadline: deadline(frame),
         };
-        let answering = service.call(from, frame.payload.clone());
+        let answering = service.call(from, frame.payload.clone().into_bytes());
         let working = answering.map(|answer| {
             if answer.len() > CALL_BYTES_MAX {
                 let why = format!("an answer of {} bytes is too large", answer.len());

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use std::fmt;
-use tidelog_model::{LogId, NodeId, Term};
+use tidelog_model::{LogId, NodeId, Summed, Term};
 
 /// One proposal: what a state machine is asked to apply.
 ///
@@ -16,13 +16,14 @@ pub struct Command {
     /// A small header or directory: what apply, index and recovery read.
     pub dir: Bytes,
     /// Bulk bytes that apply does not need to read (record batches). May be empty.
-    pub body: Bytes,
+    pub body: Summed,
 }
 
 impl Command {
     /// A command of a directory and a body.
     #[must_use]
-    pub fn new(dir: Bytes, body: Bytes) -> Self {
+    pub fn new(dir: Bytes, body: impl Into<Summed>) -> Self {
+        let body = body.into();
         Self { dir, body }
     }
 

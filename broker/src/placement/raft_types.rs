@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
 use std::io;
-use tidelog_model::{LogId, LogIndex, NodeId, RaftNodeId, Term};
+use tidelog_model::{LogId, LogIndex, NodeId, RaftNodeId, Summed, Term};
 use tokio::sync::oneshot;
 
 /// A replica of a group: the broker it runs on, and where its peers reach it.
@@ -152,7 +152,7 @@ pub(super) fn entry_from_raft(entry: RaftEntry) -> Result<LogEntry, FormatError>
             id,
             kind: EntryKind::Blank,
             dir: Bytes::new(),
-            body: Bytes::new(),
+            body: Summed::default(),
         },
         EntryPayload::Normal(command) => LogEntry {
             id,
@@ -164,7 +164,7 @@ pub(super) fn entry_from_raft(entry: RaftEntry) -> Result<LogEntry, FormatError>
             id,
             kind: EntryKind::Membership,
             dir: encode_membership(&membership)?,
-            body: Bytes::new(),
+            body: Summed::default(),
         },
     })
 }

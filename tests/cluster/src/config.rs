@@ -38,7 +38,10 @@ pub(crate) fn free_port() -> Result<u16> {
 /// Addresses of one broker.
 #[derive(Clone, Debug)]
 pub(crate) struct Addresses {
+    /// Where clients dial: the door in front of it.
     pub(crate) kafka: String,
+    /// Where it listens for clients.
+    pub(crate) behind: String,
     pub(crate) admin: String,
     /// Where it listens for its peers.
     pub(crate) peer: String,
@@ -51,6 +54,7 @@ impl Addresses {
         let address = || Ok::<_, anyhow::Error>(format!("127.0.0.1:{}", free_port()?));
         Ok(Self {
             kafka: address()?,
+            behind: address()?,
             admin: address()?,
             peer: address()?,
             front: address()?,
@@ -63,6 +67,7 @@ impl Addresses {
 pub(crate) fn text(id: i32, at: &Addresses, seeds: &str, data: &Path, store: &Path) -> String {
     let Addresses {
         kafka,
+        behind,
         admin,
         peer,
         front,
@@ -73,7 +78,7 @@ id = {id}
 zone = \"zone-{id}\"
 data-dir = {data:?}
 [kafka]
-listen = \"{kafka}\"
+listen = \"{behind}\"
 advertised = \"{kafka}\"
 [peer]
 listen = \"{peer}\"
@@ -119,9 +124,9 @@ mod tests {
         let all = [Addresses::free().unwrap(), Addresses::free().unwrap()];
         let mut ports = BTreeSet::new();
         for at in &all {
-            ports.extend([&at.kafka, &at.admin, &at.peer, &at.front]);
+            ports.extend([&at.kafka, &at.behind, &at.admin, &at.peer, &at.front]);
         }
-        assert_eq!(ports.len(), 8);
+        assert_eq!(ports.len(), 10);
         let named =
             |count: usize| seeds((1..).zip(&all).take(count).collect::<Vec<_>>().into_iter());
         assert_eq!(named(1), "");

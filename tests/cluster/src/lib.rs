@@ -6,6 +6,7 @@
 
 mod admin;
 mod config;
+mod doors;
 mod frames;
 mod links;
 mod load;

@@ -16,6 +16,7 @@ use tidelog_check::{History, Pauses, Report};
 
 use crate::admin::GroupView;
 use crate::config::{self, Addresses};
+use crate::doors::Doors;
 use crate::links::Links;
 use crate::process::Broker;
 use crate::record::Recorder;
@@ -28,7 +29,7 @@ const LED: Duration = Duration::from_secs(60);
 const COMPLAINTS_MAX: usize = 10;
 
 /// Notes of faults begin with one of these.
-const FAULTS: [&str; 4] = ["kill ", "pause ", "stop ", "cut "];
+const FAULTS: [&str; 5] = ["kill ", "pause ", "stop ", "cut ", "lose "];
 
 /// Where the time of a fault ends: another fault, or the end of the load.
 fn is_other_time(note: &str) -> bool {
@@ -40,6 +41,7 @@ pub struct Rig {
     // Before the folder: the processes end first.
     brokers: BTreeMap<i32, Broker>,
     links: Links,
+    doors: Doors,
     recorder: Recorder,
     excused: Vec<&'static str>,
     folder: TempDir,
@@ -61,6 +63,11 @@ impl Rig {
             .map(|(id, at)| (*id, at.front.clone(), at.peer.clone()))
             .collect();
         let links = Links::open(&fronts).await?;
+        let fronts: Vec<_> = at
+            .iter()
+            .map(|(id, at)| (*id, at.kafka.clone(), at.behind.clone()))
+            .collect();
+        let doors = Doors::open(&fronts).await?;
         let store = folder.path().join("store");
         let mut brokers = BTreeMap::new();
         for (id, at) in at {
@@ -77,6 +84,7 @@ impl Rig {
         Ok(Self {
             brokers,
             links,
+            doors,
             recorder: Recorder::default(),
             excused: Vec::new(),
             folder,
@@ -121,6 +129,25 @@ impl Rig {
     pub fn heal(&self) {
         self.recorder.note("heal the network");
         self.links.heal();
+    }
+
+    /// From now on, a broker acts on what its clients ask, and they hear nothing.
+    ///
+    /// # Errors
+    /// There is no such broker.
+    pub fn lose_answers(&self, id: i32) -> Result<()> {
+        self.recorder.note(format!("lose answers of broker {id}"));
+        self.doors.lose_answers(id)
+    }
+
+    /// Breaks the connections of a broker's clients; new ones lose nothing.
+    ///
+    /// # Errors
+    /// There is no such broker.
+    pub fn break_connections(&self, id: i32) -> Result<()> {
+        let what = format!("break connections to broker {id}");
+        self.recorder.note(what);
+        self.doors.break_all(id)
     }
 
     /// Where the files of this scenario are.

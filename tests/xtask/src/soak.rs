@@ -9,7 +9,7 @@ use std::ffi::OsString;
 /// Kills whose history is judged together: every record of it is in memory.
 const KILLS_TOGETHER: u32 = 50;
 /// Faults of each other scenario.
-const ROUNDS: u32 = 20;
+const ROUNDS: u32 = 100;
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

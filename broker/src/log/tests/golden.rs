@@ -29,7 +29,7 @@ fn written() -> Rig {
         vec![LogEntry {
             kind: EntryKind::Blank,
             dir: Bytes::new(),
-            body: Bytes::new(),
+            body: Bytes::new().into(),
             ..entry(1, 1, 0)
         }],
     );

@@ -41,7 +41,7 @@ pub(super) fn entry(term: u64, index: u64, size: usize) -> LogEntry {
         id: id(term, index),
         kind: EntryKind::Command,
         dir: Bytes::from(vec![fill ^ 0x55; size % 40]),
-        body: Bytes::from(vec![fill; size]),
+        body: Bytes::from(vec![fill; size]).into(),
     }
 }
 

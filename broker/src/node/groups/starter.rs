@@ -11,7 +11,7 @@ use super::super::peers::Peers;
 use super::Parts;
 use crate::config::Config;
 use crate::log::{
-    GroupLog, GroupLogConfig, LogEnv, LogFailure, NoObserver, finish_drop, was_dropped,
+    GroupLog, GroupLogConfig, LogEnv, LogFailure, NoObserver, ZeroingPace, finish_drop, was_dropped,
 };
 use crate::metadata::MetadataImage;
 use crate::peer::Registered;
@@ -35,6 +35,8 @@ pub(super) struct Starter {
     pub(super) identity: Identity,
     pub(super) peers: Option<Arc<Peers>>,
     pub(super) fatal: watch::Sender<Option<Ended>>,
+    /// How fast the logs of all groups zero files ahead.
+    zeroing: Arc<ZeroingPace>,
     /// Set while this broker takes no records for want of room.
     pub(super) refusing: Arc<AtomicBool>,
 }
@@ -54,6 +56,7 @@ impl Starter {
             identity: parts.identity,
             peers: parts.peers.cloned(),
             fatal: parts.fatal.clone(),
+            zeroing: Arc::default(),
             refusing: Arc::clone(parts.refusing),
         }
     }
@@ -183,6 +186,7 @@ impl Starter {
         } else {
             self.config.log.cache_bytes / groups.max(1)
         };
+        config.zeroing = Arc::clone(&self.zeroing);
         let fatal = self.fatal.clone();
         let env = LogEnv {
             disk: Arc::clone(&self.world.disk),

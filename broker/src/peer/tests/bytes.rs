@@ -10,6 +10,7 @@ use crate::peer::messages::{self, ErrorCode, ErrorReply, SnapshotBegin};
 use proptest::prelude::*;
 use std::fmt::Write as _;
 use std::sync::LazyLock;
+use tidelog_model::Summed;
 
 fn append_request() -> AppendRequest {
     AppendRequest {
@@ -21,14 +22,14 @@ fn append_request() -> AppendRequest {
                 id: id(3, 7),
                 kind: EntryKind::Blank,
                 dir: Bytes::new(),
-                body: Bytes::new(),
+                body: Summed::default(),
             },
             entry(3, 8, b"records"),
             LogEntry {
                 id: id(3, 9),
                 kind: EntryKind::Membership,
                 dir: Bytes::from_static(b"members"),
-                body: Bytes::new(),
+                body: Summed::default(),
             },
         ],
     }
@@ -178,13 +179,16 @@ fn again(frame: &Frame) -> Result<Message, FormatError> {
         }
         Kind::SnapshotChunk => {
             let (id, at) = messages::read_snapshot_chunk(frame)?;
-            messages::snapshot_chunk(group, id, at, frame.payload.clone())
+            messages::snapshot_chunk(group, id, at, frame.payload.clone().into_bytes())
         }
         Kind::SnapshotEnd => {
             let (vote, id) = messages::read_snapshot_end(frame)?;
             messages::snapshot_end(group, vote, id)
         }
-        Kind::Call => messages::call(messages::read_call(frame)?, frame.payload.clone()),
+        Kind::Call => messages::call(
+            messages::read_call(frame)?,
+            frame.payload.clone().into_bytes(),
+        ),
         Kind::Ping | Kind::PingReply => {
             messages::read_ping(frame)?;
             messages::ping(frame.kind)
@@ -387,7 +391,7 @@ fn frame(kind: Kind, header: Bytes, payload: Bytes) -> Frame {
         correlation: 1,
         deadline_ms: 1,
         header,
-        payload,
+        payload: payload.into(),
     }
 }
 
@@ -534,7 +538,7 @@ prop_compose! {
                 id: last,
                 kind: [EntryKind::Blank, EntryKind::Command, EntryKind::Membership][usize::from(kind)],
                 dir: Bytes::from(dir),
-                body: Bytes::from(body),
+                body: Bytes::from(body).into(),
             }
         });
         let entries = entries.collect();
@@ -583,7 +587,8 @@ proptest! {
         let frame = frame(Kind::ALL[kind], header.clone(), payload.clone());
         if let Ok(message) = again(&frame) {
             prop_assert_eq!(message.header, header);
-            prop_assert_eq!(message.payload.concat(), payload);
+            let parts: Vec<Bytes> = message.payload.into_iter().map(Summed::into_bytes).collect();
+            prop_assert_eq!(parts.concat(), payload);
         }
     }
 }

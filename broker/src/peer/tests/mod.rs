@@ -175,7 +175,7 @@ fn entry(term: u64, index: u64, body: &[u8]) -> LogEntry {
         id: id(term, index),
         kind: EntryKind::Command,
         dir: Bytes::copy_from_slice(&index.to_le_bytes()),
-        body: Bytes::copy_from_slice(body),
+        body: Bytes::copy_from_slice(body).into(),
     }
 }
 

@@ -119,7 +119,7 @@ async fn what_the_log_cannot_hold_is_refused() {
         .await;
     let bytes_max = group.log().entry_bytes_max();
     let directory = Command::new(vec![0; DIR_BYTES_MAX + 1].into(), Bytes::new());
-    let body = Command::new(Bytes::from_static(&[0; 8]), vec![0; bytes_max].into());
+    let body = Command::new(Bytes::from_static(&[0; 8]), Bytes::from(vec![0; bytes_max]));
     for command in [directory, body] {
         let refused = group.propose(command).await.expect_err("too large");
         assert!(

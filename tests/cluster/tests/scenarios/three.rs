@@ -5,6 +5,46 @@ use tidelog_cluster::{Dice, Failure, Load, LoadConfig, Rig, rounds, run};
 
 pub(crate) const BROKERS: i32 = 3;
 /// Faults of one scenario in the ordinary run.
+const ROUNDS: u32 = 20;
+/// A roll is three restarts.
+const ROLLS: u32 = 7;
+/// Acknowledged records before the first fault.
+const RECORDS: usize = 300;
+/// Acknowledged records of each partition between two faults.
+pub(crate) const EACH: usize = 50;
+
+/// All brokers, under load.
+pub(crate) async fn loaded(rig: &mut Rig) -> Result<Load> {
+    rig.start_all().await?;
+    let mut load = Load::start(rig, LoadConfig::default()).await?;
+    load.progress(RECORDS).await?;
+    Ok(load)
+}
+
+/// The leader of one of the groups.
+pub(crate) async fn leader(rig: &Rig, dice: &mut Dice) -> Result<i32> {
+    let leaders: Vec<i32> = rig.leaders().await?.into_values().collect();
+    dice.one_of(&leaders).context("no group has a leader")
+}
+
+/// A scenario: the fault again and again under load, with the number of the round, and at the end the judgement.
+fn under_load(
+    name: &str,
+    usual: u32,
+    fault: impl AsyncFn(&mut Rig, &mut Load, &mut Dice, u32) -> Result<()>,
+) -> Result<(), Failure> {
+    run(name, BROKERS, async |rig: &mut Rig| {
+        let mut dice = Dice::new()?;
+        let mut load = loaded(rig).await?;
+        for round in 0..rounds(usual)? {
+            fault(rig, &mut load, &mut dice, round).await?;
+        }
+        load.finish().await?;
+        Ok(())
+    })
+}
+
+// Faults of one scenario in the ordinary run.
 const KILLS: u32 = 5;
 const PAUSES: u32 = 3;
 const BLACKOUTS: u32 = 3;
@@ -181,16 +221,34 @@ fn failover() -> Result<(), Failure> {
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
 fn rolling_restart() -> Result<(), Failure> {
-    run("rolling-restart", BROKERS, async |rig: &mut Rig| {
-        let mut load = loaded(rig).await?;
-        for _ in 0..rounds(ROLLS)? {
-            for id in rig.ids() {
-                rig.stop(id).await?;
-                rig.start_all().await?;
-                load.progress_everywhere(EACH).await?;
-            }
+    under_load("rolling-restart", ROLLS, async |rig, load, _dice, _| {
+        for id in rig.ids() {
+            rig.stop(id).await?;
+            rig.start_all().await?;
+            load.progress_everywhere(EACH).await?;
         }
-        load.finish().await?;
+        Ok(())
+    })
+}
+
+// Proves: what a broker did though its answer was lost is not done again when the client asks again: neither by the same broker, nor,
+// where it died meanwhile, by the one that leads next.
+#[test]
+#[ignore = "needs the built program: `cargo xtask test`"]
+fn lost_answers() -> Result<(), Failure> {
+    under_load("lost-answers", ROUNDS, async |rig, load, dice, round| {
+        let leader = leader(rig, dice).await?;
+        rig.lose_answers(leader)?;
+        dice.moment(0..500).await;
+        let dies = round % 4 == 3;
+        if dies {
+            rig.kill(leader)?;
+        }
+        rig.break_connections(leader)?;
+        load.progress_everywhere(EACH).await?;
+        if dies {
+            rig.start_all().await?;
+        }
         Ok(())
     })
 }

@@ -5,8 +5,9 @@ use tidelog_cluster::{Dice, Failure, FramePlace, Load, LoadConfig, Rig, frames, 
 
 use crate::three::{BROKERS, EACH, loaded};
 
-const FLIPS: u32 = 6;
-const INSTALLS: u32 = 2;
+const FLIPS: u32 = 20;
+/// Two kills each.
+const INSTALLS: u32 = 10;
 /// What a broker says of a frame or checkpoint that is not whole.
 const DAMAGED: &str = "damaged";
 /// What it says when it has taken a snapshot of a peer.
