@@ -156,7 +156,7 @@ SUITES = {
     "crash-file": crash,
     "s3": on_s3(whole),
     "crash-s3": on_s3(crash),
-    "three": three,
+    "three": on_s3(three),
     "three-bad": on_s3(three_bad),
 }
 

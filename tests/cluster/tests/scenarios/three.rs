@@ -44,53 +44,22 @@ fn under_load(
     })
 }
 
-// Faults of one scenario in the ordinary run.
-const KILLS: u32 = 5;
-const PAUSES: u32 = 3;
-const BLACKOUTS: u32 = 3;
-const CUTS: u32 = 3;
-const FAILOVERS: u32 = 4;
-const ROLLS: u32 = 1;
-/// Acknowledged records before the first fault.
-const RECORDS: usize = 300;
-/// Acknowledged records of each partition between two faults.
-pub(crate) const EACH: usize = 50;
-
-/// All brokers, under load.
-pub(crate) async fn loaded(rig: &mut Rig) -> Result<Load> {
-    rig.start_all().await?;
-    let mut load = Load::start(rig, LoadConfig::default()).await?;
-    load.progress(RECORDS).await?;
-    Ok(load)
-}
-
-/// The leader of one of the groups.
-pub(crate) async fn leader(rig: &Rig, dice: &mut Dice) -> Result<i32> {
-    let leaders: Vec<i32> = rig.leaders().await?.into_values().collect();
-    dice.one_of(&leaders).context("no group has a leader")
-}
-
 // Proves: kill -9 of a leader under load: the two others go on, nothing is lost, repeated or reordered, no client gives anything
 // up, and the killed one comes back.
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
 fn leader_kills() -> Result<(), Failure> {
-    run("leader-kills", BROKERS, async |rig: &mut Rig| {
-        let mut dice = Dice::new()?;
-        let mut load = loaded(rig).await?;
-        for round in 0..rounds(KILLS)? {
-            let leader = leader(rig, &mut dice).await?;
-            dice.moment(0..200).await;
-            rig.kill(leader)?;
-            if round % 2 == 0 {
-                // Long enough for others to lead. Else it may come back before anybody missed it.
-                load.progress_everywhere(EACH).await?;
-            }
-            dice.moment(0..1000).await;
-            rig.start_all().await?;
+    under_load("leader-kills", ROUNDS, async |rig, load, dice, round| {
+        let leader = leader(rig, dice).await?;
+        dice.moment(0..200).await;
+        rig.kill(leader)?;
+        if round % 2 == 0 {
+            // Long enough for others to lead. Else it may come back before anybody missed it.
             load.progress_everywhere(EACH).await?;
         }
-        load.finish().await?;
+        dice.moment(0..1000).await;
+        rig.start_all().await?;
+        load.progress_everywhere(EACH).await?;
         Ok(())
     })
 }
@@ -99,18 +68,13 @@ fn leader_kills() -> Result<(), Failure> {
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
 fn leader_pauses() -> Result<(), Failure> {
-    run("leader-pauses", BROKERS, async |rig: &mut Rig| {
-        let mut dice = Dice::new()?;
-        let mut load = loaded(rig).await?;
-        for _ in 0..rounds(PAUSES)? {
-            let leader = leader(rig, &mut dice).await?;
-            rig.pause(leader)?;
-            load.progress_everywhere(EACH).await?;
-            dice.moment(0..1000).await;
-            rig.resume(leader)?;
-            load.progress_everywhere(EACH).await?;
-        }
-        load.finish().await?;
+    under_load("leader-pauses", ROUNDS, async |rig, load, dice, _| {
+        let leader = leader(rig, dice).await?;
+        rig.pause(leader)?;
+        load.progress_everywhere(EACH).await?;
+        dice.moment(0..1000).await;
+        rig.resume(leader)?;
+        load.progress_everywhere(EACH).await?;
         Ok(())
     })
 }
@@ -119,18 +83,13 @@ fn leader_pauses() -> Result<(), Failure> {
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
 fn all_killed() -> Result<(), Failure> {
-    run("all-killed", BROKERS, async |rig: &mut Rig| {
-        let mut dice = Dice::new()?;
-        let mut load = loaded(rig).await?;
-        for _ in 0..rounds(BLACKOUTS)? {
-            dice.moment(0..300).await;
-            for id in rig.ids() {
-                rig.kill(id)?;
-            }
-            rig.start_all().await?;
-            load.progress_everywhere(EACH).await?;
+    under_load("all-killed", ROUNDS, async |rig, load, dice, _| {
+        dice.moment(0..300).await;
+        for id in rig.ids() {
+            rig.kill(id)?;
         }
-        load.finish().await?;
+        rig.start_all().await?;
+        load.progress_everywhere(EACH).await?;
         Ok(())
     })
 }
@@ -140,26 +99,21 @@ fn all_killed() -> Result<(), Failure> {
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
 fn leader_cut_off() -> Result<(), Failure> {
-    run("leader-cut-off", BROKERS, async |rig: &mut Rig| {
-        let mut dice = Dice::new()?;
-        let mut load = loaded(rig).await?;
-        for round in 0..rounds(CUTS)? {
-            let leader = leader(rig, &mut dice).await?;
-            let (heard, hears) = [(false, false), (false, true), (true, false)][round as usize % 3];
-            for other in rig.ids().into_iter().filter(|id| *id != leader) {
-                if !heard {
-                    rig.cut_one_way(leader, other)?;
-                }
-                if !hears {
-                    rig.cut_one_way(other, leader)?;
-                }
+    under_load("leader-cut-off", ROUNDS, async |rig, load, dice, round| {
+        let leader = leader(rig, dice).await?;
+        let (heard, hears) = [(false, false), (false, true), (true, false)][round as usize % 3];
+        for other in rig.ids().into_iter().filter(|id| *id != leader) {
+            if !heard {
+                rig.cut_one_way(leader, other)?;
             }
-            load.progress_everywhere(EACH).await?;
-            dice.moment(0..1000).await;
-            rig.heal();
-            load.progress_everywhere(EACH).await?;
+            if !hears {
+                rig.cut_one_way(other, leader)?;
+            }
         }
-        load.finish().await?;
+        load.progress_everywhere(EACH).await?;
+        dice.moment(0..1000).await;
+        rig.heal();
+        load.progress_everywhere(EACH).await?;
         Ok(())
     })
 }
@@ -168,24 +122,19 @@ fn leader_cut_off() -> Result<(), Failure> {
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
 fn pair_cut_off() -> Result<(), Failure> {
-    run("pair-cut-off", BROKERS, async |rig: &mut Rig| {
-        let mut dice = Dice::new()?;
-        let mut load = loaded(rig).await?;
-        for round in 0..rounds(CUTS)? {
-            let ids = rig.ids();
-            let a = dice.below(ids.len());
-            let b = (a + 1 + dice.below(ids.len() - 1)) % ids.len();
-            if round % 2 == 0 {
-                rig.cut(ids[a], ids[b])?;
-            } else {
-                rig.cut_one_way(ids[a], ids[b])?;
-            }
-            dice.moment(0..3000).await;
-            load.progress_everywhere(EACH).await?;
-            rig.heal();
-            load.progress_everywhere(EACH).await?;
+    under_load("pair-cut-off", ROUNDS, async |rig, load, dice, round| {
+        let ids = rig.ids();
+        let a = dice.below(ids.len());
+        let b = (a + 1 + dice.below(ids.len() - 1)) % ids.len();
+        if round % 2 == 0 {
+            rig.cut(ids[a], ids[b])?;
+        } else {
+            rig.cut_one_way(ids[a], ids[b])?;
         }
-        load.finish().await?;
+        dice.moment(0..3000).await;
+        load.progress_everywhere(EACH).await?;
+        rig.heal();
+        load.progress_everywhere(EACH).await?;
         Ok(())
     })
 }
@@ -195,24 +144,19 @@ fn pair_cut_off() -> Result<(), Failure> {
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
 fn failover() -> Result<(), Failure> {
-    run("failover", BROKERS, async |rig: &mut Rig| {
-        let mut dice = Dice::new()?;
-        let mut load = loaded(rig).await?;
-        for round in 0..rounds(FAILOVERS)? {
-            let leader = leader(rig, &mut dice).await?;
-            dice.moment(0..500).await;
-            if round % 2 == 0 {
-                rig.kill(leader)?;
-                load.progress_everywhere(EACH).await?;
-                rig.start_all().await?;
-            } else {
-                rig.pause(leader)?;
-                load.progress_everywhere(EACH).await?;
-                rig.resume(leader)?;
-            }
+    under_load("failover", ROUNDS, async |rig, load, dice, round| {
+        let leader = leader(rig, dice).await?;
+        dice.moment(0..500).await;
+        if round % 2 == 0 {
+            rig.kill(leader)?;
             load.progress_everywhere(EACH).await?;
+            rig.start_all().await?;
+        } else {
+            rig.pause(leader)?;
+            load.progress_everywhere(EACH).await?;
+            rig.resume(leader)?;
         }
-        load.finish().await?;
+        load.progress_everywhere(EACH).await?;
         Ok(())
     })
 }
