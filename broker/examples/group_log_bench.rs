@@ -16,7 +16,7 @@ use std::time::Instant;
 use tidelog::log::{EntryKind, GroupLog, GroupLogConfig, LogEntry, LogEnv, NoObserver};
 use tidelog_env::disk::OpenMode;
 use tidelog_env::{Disk, DiskFile, RealDisk, SystemRandom, Tasks};
-use tidelog_model::{ClusterId, LogId, LogIndex, PlacementGroupId, RaftNodeId, Term};
+use tidelog_model::{ClusterId, LogId, LogIndex, PlacementGroupId, RaftNodeId, Summed, Term};
 use tokio::sync::{Semaphore, mpsc};
 
 struct Settings {
@@ -107,7 +107,7 @@ async fn spares_ready(log: &GroupLog) {
 
 /// Appends one round's bytes with `window` entries in flight, then purges them. MB/s, and the next index.
 async fn log_round(log: &GroupLog, settings: &Settings, first: u64) -> anyhow::Result<(f64, u64)> {
-    let body = Bytes::from(vec![0x5a; settings.entry_bytes]);
+    let body = Summed::from(Bytes::from(vec![0x5a; settings.entry_bytes]));
     let dir = Bytes::from_static(&[7; 200]);
     let count = u64::try_from(settings.round_bytes / settings.entry_bytes)?;
     let window = Arc::new(Semaphore::new(settings.window));
