@@ -29,7 +29,7 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// Runs a scenario on a rig of `brokers` brokers, of which none is started.
+/// Runs a scenario on a rig of `brokers` brokers, of which none is started. It usually makes its fault `usual` times.
 ///
 /// # Errors
 /// What the scenario says, that it takes too long, or that a broker complained in its log; with what the checker finds in the
@@ -37,15 +37,18 @@ impl fmt::Debug for Failure {
 pub fn run(
     name: &str,
     brokers: i32,
+    usual: u32,
     scenario: impl AsyncFnOnce(&mut Rig) -> Result<()>,
 ) -> Result<(), Failure> {
-    in_runtime(name, brokers, scenario).unwrap_or_else(|error| Err(Failure(format!("{error:#}"))))
+    in_runtime(name, brokers, usual, scenario)
+        .unwrap_or_else(|error| Err(Failure(format!("{error:#}"))))
 }
 
 /// The outer error: there was no scenario.
 fn in_runtime(
     name: &str,
     brokers: i32,
+    usual: u32,
     scenario: impl AsyncFnOnce(&mut Rig) -> Result<()>,
 ) -> Result<Result<(), Failure>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -53,7 +56,7 @@ fn in_runtime(
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let limit = LIMIT + ROUND.saturating_mul(rounds(0)?);
+        let limit = LIMIT + ROUND.saturating_mul(rounds(usual)?);
         let mut rig = Rig::new(name, brokers).await?;
         let ended = tokio::time::timeout(limit, scenario(&mut rig)).await;
         let result = ended.unwrap_or_else(|_| Err(anyhow!("{name} takes more than {limit:?}")));
@@ -61,7 +64,7 @@ fn in_runtime(
         if let (Ok(()), Some(report)) = (&result, std::env::var_os("CLUSTER_REPORT")) {
             rig.report(name, &report)?;
         }
-        let again = format!("CLUSTER_SEED={} CLUSTER_ROUNDS={}", seed()?, rounds(0)?);
+        let again = format!("CLUSTER_SEED={} CLUSTER_ROUNDS={}", seed()?, rounds(usual)?);
         Ok(result.map_err(|error| Failure(format!("{}\n== {again}", rig.failed(&error)))))
     })
 }
@@ -134,14 +137,14 @@ mod tests {
     #[test]
     fn what_is_left_behind() {
         let mut folder = PathBuf::new();
-        run("passes", 1, async |rig: &mut Rig| {
+        run("passes", 1, 1, async |rig: &mut Rig| {
             folder = rig.folder().to_owned();
             ensure!(folder.join("broker-1/broker.toml").exists());
             Ok(())
         })
         .unwrap();
         assert!(!folder.exists());
-        let failure = run("fails", 1, async |rig: &mut Rig| {
+        let failure = run("fails", 1, 1, async |rig: &mut Rig| {
             folder = rig.folder().to_owned();
             rig.recorder().record(Event::Polled {
                 reader: Reader(7),
@@ -163,7 +166,7 @@ mod tests {
     #[test]
     fn a_complaint_in_a_log() {
         let mut folder = PathBuf::new();
-        let failure = run("complains", 1, async |rig: &mut Rig| {
+        let failure = run("complains", 1, 1, async |rig: &mut Rig| {
             folder = rig.folder().to_owned();
             std::fs::write(folder.join("broker-1/log.txt"), "x\n12:00 ERROR ouch\n")?;
             Ok(())

@@ -6,9 +6,9 @@ use tidelog_cluster::{Dice, Failure, Load, LoadConfig, Rig, rounds, run};
 
 const BROKER: i32 = 1;
 /// Faults of one scenario in the ordinary run.
-const KILLS: u32 = 6;
-const PAUSES: u32 = 4;
-const STOPS: u32 = 3;
+const KILLS: u32 = 20;
+const PAUSES: u32 = 20;
+const STOPS: u32 = 20;
 /// Acknowledged records between two faults.
 const RECORDS: usize = 300;
 
@@ -17,7 +17,7 @@ const RECORDS: usize = 300;
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
 fn kills() -> Result<(), Failure> {
-    run("kills", 1, async |rig: &mut Rig| {
+    run("kills", 1, KILLS, async |rig: &mut Rig| {
         let mut dice = Dice::new()?;
         rig.start_all().await?;
         let mut load = Load::start(rig, LoadConfig::default()).await?;
@@ -54,7 +54,7 @@ fn kills() -> Result<(), Failure> {
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
 fn pauses() -> Result<(), Failure> {
-    run("pauses", 1, async |rig: &mut Rig| {
+    run("pauses", 1, PAUSES, async |rig: &mut Rig| {
         let mut dice = Dice::new()?;
         rig.start_all().await?;
         let mut load = Load::start(rig, LoadConfig::default()).await?;
@@ -74,7 +74,7 @@ fn pauses() -> Result<(), Failure> {
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
 fn stops() -> Result<(), Failure> {
-    run("stops", 1, async |rig: &mut Rig| {
+    run("stops", 1, STOPS, async |rig: &mut Rig| {
         let mut dice = Dice::new()?;
         rig.start_all().await?;
         let mut load = Load::start(rig, LoadConfig::default()).await?;
@@ -93,7 +93,7 @@ fn stops() -> Result<(), Failure> {
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
 fn a_loss_is_seen() -> Result<(), Failure> {
-    run("loss", 1, async |rig: &mut Rig| {
+    run("loss", 1, 0, async |rig: &mut Rig| {
         rig.start_all().await?;
         let mut load = Load::start(rig, LoadConfig::default()).await?;
         load.progress(RECORDS).await?;

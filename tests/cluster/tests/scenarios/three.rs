@@ -33,7 +33,7 @@ fn under_load(
     usual: u32,
     fault: impl AsyncFn(&mut Rig, &mut Load, &mut Dice, u32) -> Result<()>,
 ) -> Result<(), Failure> {
-    run(name, BROKERS, async |rig: &mut Rig| {
+    run(name, BROKERS, usual, async |rig: &mut Rig| {
         let mut dice = Dice::new()?;
         let mut load = loaded(rig).await?;
         for round in 0..rounds(usual)? {

@@ -27,7 +27,7 @@ const RECORDS: usize = 2500;
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
 fn flipped_bits() -> Result<(), Failure> {
-    run("flipped-bits", BROKERS, async |rig: &mut Rig| {
+    run("flipped-bits", BROKERS, FLIPS, async |rig: &mut Rig| {
         rig.excuse(DAMAGED);
         // The other groups of a broker that ends for it.
         rig.excuse("placement group stopped");
@@ -73,34 +73,39 @@ fn flipped_bits() -> Result<(), Failure> {
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
 fn kills_during_snapshots() -> Result<(), Failure> {
-    run("snapshot-kills", BROKERS, async |rig: &mut Rig| {
-        let mut dice = Dice::new()?;
-        rig.start_all().await?;
-        let mut load = Load::start(rig, LARGE).await?;
-        load.progress(EACH).await?;
-        let ids = rig.ids();
-        let mut installed = 0;
-        for _ in 0..rounds(INSTALLS)? {
-            let at = dice.below(ids.len());
-            let (away, other) = (ids[at], ids[(at + 1) % ids.len()]);
-            let before = rig.broker(away)?.says(INSTALLED)?;
-            rig.kill(away)?;
-            load.progress(RECORDS).await?;
-            for _ in 0..2 {
-                rig.start(away)?;
-                dice.moment(50..700).await;
+    run(
+        "snapshot-kills",
+        BROKERS,
+        INSTALLS,
+        async |rig: &mut Rig| {
+            let mut dice = Dice::new()?;
+            rig.start_all().await?;
+            let mut load = Load::start(rig, LARGE).await?;
+            load.progress(EACH).await?;
+            let ids = rig.ids();
+            let mut installed = 0;
+            for _ in 0..rounds(INSTALLS)? {
+                let at = dice.below(ids.len());
+                let (away, other) = (ids[at], ids[(at + 1) % ids.len()]);
+                let before = rig.broker(away)?.says(INSTALLED)?;
                 rig.kill(away)?;
+                load.progress(RECORDS).await?;
+                for _ in 0..2 {
+                    rig.start(away)?;
+                    dice.moment(50..700).await;
+                    rig.kill(away)?;
+                }
+                rig.start_all().await?;
+                load.progress_everywhere(EACH).await?;
+                rig.kill(other)?;
+                load.progress_everywhere(EACH).await?;
+                rig.start_all().await?;
+                load.progress_everywhere(EACH).await?;
+                installed += rig.broker(away)?.says(INSTALLED)? - before;
             }
-            rig.start_all().await?;
-            load.progress_everywhere(EACH).await?;
-            rig.kill(other)?;
-            load.progress_everywhere(EACH).await?;
-            rig.start_all().await?;
-            load.progress_everywhere(EACH).await?;
-            installed += rig.broker(away)?.says(INSTALLED)? - before;
-        }
-        ensure!(installed > 0, "nobody was sent a snapshot");
-        load.finish().await?;
-        Ok(())
-    })
+            ensure!(installed > 0, "nobody was sent a snapshot");
+            load.finish().await?;
+            Ok(())
+        },
+    )
 }

@@ -30,7 +30,7 @@ async fn says(rig: &Rig, id: i32, words: &str, times: usize) -> Result<()> {
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
 fn over_tls() -> Result<(), Failure> {
-    run("over-tls", BROKERS, async |rig: &mut Rig| {
+    run("over-tls", BROKERS, TIMES, async |rig: &mut Rig| {
         let (ours, other) = (Authority::new()?, Authority::new()?);
         for id in rig.ids() {
             rig.secure(id, &ours, "require")?;
@@ -83,7 +83,7 @@ fn over_tls() -> Result<(), Failure> {
 #[test]
 #[ignore = "needs the built program: `cargo xtask test`"]
 fn rolling_to_tls() -> Result<(), Failure> {
-    run("rolling-to-tls", BROKERS, async |rig: &mut Rig| {
+    run("rolling-to-tls", BROKERS, 1, async |rig: &mut Rig| {
         let ours = Authority::new()?;
         let mut load = loaded(rig).await?;
         for mode in ["allow", "prefer", "require"] {
