@@ -142,11 +142,17 @@ impl MetadataImage {
         Ok(MetadataOutcome::MembersChanged)
     }
 
-    /// Every replica of `node` is gone with its disk: its groups get another Raft node in their place.
+    /// Every replica of `node` is gone with its disk: its groups get another Raft node in their place. A group that it held alone is
+    /// lost: there is nobody to copy from, and a move of it would never end and hold back all others.
     fn build_anew(&mut self, node: NodeId) {
         let groups: Vec<_> = self.groups.keys().copied().collect();
         for group in groups {
-            if self.holds(group, node) {
+            let alone = self
+                .groups
+                .get(&group)
+                .is_some_and(|nodes| nodes == &[node]);
+            let is_lost = alone && !self.moves.contains_key(&group);
+            if self.holds(group, node) && !is_lost {
                 let target = self.replicas_wanted(group).to_vec();
                 self.start_move(group, target);
             }

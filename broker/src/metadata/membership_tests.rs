@@ -160,6 +160,18 @@ fn admission_is_checked() {
     assert_eq!(peer.host, "broker-4");
 }
 
+/// Proves that a group whose only copy is lost is not waited for: replicas of others are built anew, and nothing is left on its way.
+#[test]
+fn a_lost_group_holds_nobody_back() {
+    let mut rig = Rig::new(4, &[(1, &[1, 2, 3]), (2, &[2])]);
+    rig.changed(&admit(2, 21, true));
+    let moving: Vec<_> = rig.image().moves().keys().copied().collect();
+    assert_eq!(moving, [group(1)]);
+    assert_eq!(rig.image().replicas_wanted(group(2)), nodes(&[2]));
+    rig.finish_moves();
+    assert!(rig.image().moves().is_empty());
+}
+
 /// Proves that a broker with a new disk has all its replicas built anew, wherever they were or were to be.
 #[test]
 fn a_new_disk_means_new_replicas() {

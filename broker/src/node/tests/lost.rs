@@ -32,7 +32,7 @@ async fn partitions_without_a_copy_are_named() {
     for id in 1..=3 {
         let now = members(&three, id, "the loss is told", |now| {
             let moving = now.groups.iter().filter(|at| at.target.is_some());
-            moving.count() == 1 && now.groups.iter().any(|at| at.lost.is_some())
+            moving.count() == 0 && now.groups.iter().any(|at| at.lost.is_some())
         })
         .await;
         let lost: Vec<_> = now.groups.iter().filter(|at| at.lost.is_some()).collect();
