@@ -45,8 +45,9 @@ def patiently(broker, ask):
 
 PASSING = (
     confluent_kafka.KafkaError._TRANSPORT,
-    # What librdkafka makes of a leader that it cannot find.
+    # What librdkafka makes of a leader that it cannot find, and of a request to a broker that metadata names no longer: it is fenced.
     confluent_kafka.KafkaError._UNKNOWN_PARTITION,
+    confluent_kafka.KafkaError._DESTROY_BROKER,
     confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION,
     confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE,
     confluent_kafka.KafkaError.FENCED_LEADER_EPOCH,
