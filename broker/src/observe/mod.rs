@@ -5,8 +5,10 @@
 //! Labels are few (api, placement group, topic): a scrape stays small with ten thousand partitions.
 
 mod gather;
+mod text;
 
 pub use gather::{GroupReading, PlainCounter, Reading, TopicReading};
+pub use text::printable;
 
 use std::fmt::Write;
 

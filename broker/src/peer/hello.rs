@@ -7,6 +7,7 @@
 use super::frame::WireLane;
 use super::limits::{HELLO_BYTES_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::format::{FormatError, Reader, Writer};
+use crate::observe::printable;
 use bytes::Bytes;
 use tidelog_model::{ClusterId, NodeId, RaftNodeId};
 use uuid::Uuid;
@@ -303,7 +304,10 @@ impl Answer {
             .find(|reason| reason.number() == number);
         Ok(Self {
             versions,
-            refused: (number != 0).then_some(Refusal { reason, text }),
+            refused: (number != 0).then(|| Refusal {
+                reason,
+                text: printable(&text).into_owned(),
+            }),
             from,
         })
     }

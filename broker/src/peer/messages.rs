@@ -8,6 +8,7 @@ use super::frame::{Frame, Kind, Message};
 use super::limits::TEXT_BYTES_MAX;
 use crate::format::{FormatError, Reader, Writer};
 use crate::log::{DIR_BYTES_MAX, EntryKind, LogEntry, Vote};
+use crate::observe::printable;
 use crate::placement::{
     AppendReply, AppendRequest, TransferReply, TransferRequest, VoteReply, VoteRequest,
 };
@@ -506,7 +507,7 @@ pub(super) fn read_error(frame: &Frame) -> Parsed<ErrorReply> {
             .map_err(|_| FormatError::Invalid("the text"))?;
         Ok(ErrorReply {
             code,
-            text: text.to_owned(),
+            text: printable(text).into_owned(),
         })
     })
 }

@@ -5,6 +5,7 @@
 //! Spec: docs/protocols/cluster-formation.md (the question), docs/protocols/membership.md
 
 use super::decide::VERSION;
+use crate::observe::printable;
 use crate::peer::Caller;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -105,7 +106,8 @@ impl Candidates {
         let Some(question) = read(request) else {
             return;
         };
-        let Question { zone, peer, .. } = question;
+        // They reach the terminal of who asks for the cluster's status.
+        let [zone, peer] = [question.zone, question.peer].map(|text| printable(&text).into_owned());
         if peer.is_empty() || peer.len() > TEXT_BYTES_MAX || zone.len() > TEXT_BYTES_MAX {
             return;
         }
@@ -160,6 +162,12 @@ mod tests {
         known.note(&caller(7, 77), b"{");
         let peers: Vec<String> = known.lately().into_iter().map(|at| at.peer).collect();
         assert_eq!(peers, ["h:3", "h:2"]);
+        known.note(&caller(4, 44), &question("a\nb", "h:1\u{1b}[2J"));
+        let first = known.lately().remove(0);
+        assert_eq!(
+            (first.zone.as_str(), first.peer.as_str()),
+            ("a\\nb", "h:1\\u{1b}[2J")
+        );
         for node in 1_000..1_100 {
             known.note(
                 &caller(8, node),
