@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 mod asking;
 mod commits;
+mod copied;
 mod epochs;
 mod fences;
 mod fetch;

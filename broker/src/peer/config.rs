@@ -5,11 +5,11 @@
 //! Spec: docs/protocols/peer.md
 
 use super::limits;
-use parking_lot::RwLock;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tidelog_env::Random;
 use tidelog_model::{ClusterId, NodeId, RaftNodeId};
+use tokio::sync::watch;
 
 /// Settings of the calling side.
 #[derive(Debug, Clone)]
@@ -60,6 +60,8 @@ pub struct PeerListenerConfig {
     pub stall: Duration,
     /// A connection without a frame for so long is closed.
     pub idle: Duration,
+    /// A process that sent no byte for so long no longer keeps another one with its Raft node out.
+    pub silence: Duration,
     /// Bytes of frames in work, over all connections.
     pub frame_memory_bytes: usize,
     /// Bytes of partial snapshots, all together, as announced.
@@ -79,6 +81,8 @@ impl PeerListenerConfig {
             handshake: Duration::from_secs(3),
             stall: Duration::from_secs(10),
             idle: Duration::from_secs(600),
+            // Callers ping after 1.5 s: a living one is heard twice in this time.
+            silence: Duration::from_secs(4),
             frame_memory_bytes: limits::FRAME_MEMORY_BYTES,
             snapshot_memory_bytes: limits::SNAPSHOT_MEMORY_BYTES,
             snapshot_idle: Duration::from_secs(60),
@@ -89,7 +93,7 @@ impl PeerListenerConfig {
 /// Who this broker is, as every handshake says it. One per process, shared by the listener and the transport.
 #[derive(Debug)]
 pub struct PeerIdentity {
-    cluster: RwLock<Option<ClusterId>>,
+    cluster: watch::Sender<Option<ClusterId>>,
     pub(super) name: String,
     pub(super) broker: NodeId,
     pub(super) node: RaftNodeId,
@@ -110,7 +114,7 @@ impl PeerIdentity {
         let mut name = name.to_owned();
         name.truncate(name.floor_char_boundary(limits::NAME_BYTES_MAX));
         Self {
-            cluster: RwLock::new(cluster),
+            cluster: watch::Sender::new(cluster),
             name,
             broker,
             node,
@@ -121,11 +125,17 @@ impl PeerIdentity {
     /// The cluster, once this broker is in one.
     #[must_use]
     pub fn cluster(&self) -> Option<ClusterId> {
-        *self.cluster.read()
+        *self.cluster.borrow()
     }
 
-    /// This broker has become part of `cluster`. Connections that are open stay; new ones say so.
+    /// This broker has become part of `cluster`. Connections that it made without one are made anew, and say so.
     pub fn join(&self, cluster: ClusterId) {
-        *self.cluster.write() = Some(cluster);
+        self.cluster.send_replace(Some(cluster));
+    }
+
+    /// Returns when this broker is in a cluster.
+    pub(super) async fn joined(&self) {
+        // The sender is `self`: it does not go meanwhile.
+        let _ = self.cluster.subscribe().wait_for(Option::is_some).await;
     }
 }

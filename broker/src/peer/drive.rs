@@ -61,12 +61,14 @@ impl Driver {
         let config = &self.dialer.config;
         let mut pause = config.retry_min;
         while let Some(first) = next_wanted(&mut queue).await {
+            // Asked before the hello is made: it may say a cluster that this does not know, never the other way round.
+            let stranger = self.dialer.identity.cluster().is_none();
             let why = match self.dialer.dial(self.lane).await {
                 Ok(stream) => {
                     if self.connects.fetch_add(1, Ordering::Relaxed) > 0 {
                         self.metrics.reconnects.inc();
                     }
-                    let (heard, why) = self.converse(stream, first, &mut queue).await;
+                    let (heard, why) = self.converse(stream, first, &mut queue, stranger).await;
                     if heard {
                         pause = config.retry_min;
                         continue;
@@ -85,12 +87,13 @@ impl Driver {
         }
     }
 
-    /// Talks until the connection ends. Whether the peer said anything, and why it ended.
+    /// Talks until the connection ends; one that a `stranger` to all clusters made, until it is in one. Whether the peer said anything, and why it ended.
     async fn converse(
         &self,
         stream: BoxStream,
         first: Outgoing,
         queue: &mut mpsc::Receiver<Outgoing>,
+        stranger: bool,
     ) -> (bool, String) {
         let _open = OpenConnection::new(&self.metrics.connections_made_open);
         let (read, write) = tokio::io::split(stream);
@@ -102,7 +105,9 @@ impl Driver {
             lane: self.metrics.lane(self.lane),
         };
         let config = &self.dialer.config;
+        let joined = self.dialer.identity.joined();
         let why = tokio::select! {
+            () = joined, if stranger => "this broker is in a cluster now: what it says is said anew".to_owned(),
             why = conversation.write(write, first, queue, config.silence_max) => why,
             why = conversation.read(read, self.lane, config.silence_max) => why,
             why = conversation.watch(config.ping_after, config.silence_max) => why,
@@ -269,15 +274,21 @@ impl Conversation {
         Err(why)
     }
 
-    /// Returns when the peer is silent for too long though it owes an answer; pings it before.
+    /// Returns when the peer is silent for too long though it owes an answer; pings it before. A peer that owes nothing is pinged too: it
+    /// keeps a copy of this process out for as long as it hears this one.
     async fn watch(&self, ping_after: Duration, silence_max: Duration) -> String {
         let mut pinged: Option<Instant> = None;
+        let mut idle_pinged = Instant::now();
         loop {
             tokio::time::sleep(ping_after / 4).await;
             self.in_flight
                 .lock()
                 .retain(|_, message| !message.waiter.is_gone());
             let Some(since) = *self.owes_since.lock() else {
+                if idle_pinged.elapsed() >= ping_after {
+                    idle_pinged = Instant::now();
+                    self.ping.notify_one();
+                }
                 continue;
             };
             let quiet = since.elapsed();

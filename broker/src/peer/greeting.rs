@@ -7,6 +7,7 @@
 use super::hello::{HEAD_BYTES, HELLO_MAGIC, Hello};
 use super::io::{ReadError, read_head, read_rest, write_parts};
 use super::metrics::OpenConnection;
+use super::presence::Present;
 use super::session::{self, Shared};
 use super::tls;
 use super::waiting::Place;
@@ -23,6 +24,7 @@ struct Guest {
     hello: Hello,
     stream: BoxStream,
     place: OwnedSemaphorePermit,
+    present: Present,
     /// Counts it while it lives, if it is TLS.
     tls: Option<OpenConnection>,
 }
@@ -44,7 +46,11 @@ pub(super) async fn run(
     match greeted {
         Ok(Some(guest)) => {
             let held = (guest.place, guest.tls);
-            session::run(shared, peer, guest.stream, guest.hello).await;
+            let present = guest.present;
+            tokio::select! {
+                () = session::run(Arc::clone(&shared), peer, guest.stream, guest.hello, &present) => {}
+                () = present.replaced() => shared.metrics.closed("replaced"),
+            }
             drop(held);
         }
         Ok(None) => {}
@@ -79,25 +85,30 @@ async fn greet(
         Err(ReadError::Frame(error)) => return garbage(shared, peer, &error),
         Err(error) => return broken(peer, &error),
     };
-    let answer = if open.is_none() && !shared.tls.takes_plain() {
+    let mut answer = if open.is_none() && !shared.tls.takes_plain() {
         shared.identity.wants_tls(&hello)
     } else {
         shared.identity.answer(&hello)
     };
-    let place = match &answer.refused {
-        None => Some(place(shared, peer, places)?),
-        Some(_) => None,
-    };
+    let mut seat = None;
+    if answer.refused.is_none() {
+        let place = place(shared, peer, places)?;
+        match shared.presence.enter(hello.from, peer).await {
+            Ok(present) => seat = Some((place, present)),
+            Err(other) => answer = shared.identity.twin(&hello, other),
+        }
+    }
     let parts = VecDeque::from([answer.encode()]);
     if let Err(error) = write_parts(&mut stream, parts, shared.config.stall).await {
         tracing::debug!(%peer, "the connection failed in the handshake: {error}");
         return None;
     }
-    if let Some(place) = place {
+    if let Some((place, present)) = seat {
         return Some(Guest {
             hello,
             stream,
             place,
+            present,
             tls: open,
         });
     }
@@ -152,7 +163,7 @@ async fn secure(
         Ok(stream) => Some(stream),
         Err(why) => {
             shared.metrics.closed("tls");
-            if shared.said.may_say("tls") {
+            if shared.said.may_say("tls_handshake") {
                 tracing::warn!(%peer, "a TLS connection is refused: {why}");
             }
             None

@@ -141,6 +141,12 @@ pub trait CallService: Send + Sync + 'static {
     /// Answers one request; calls run side by side. What is wrong with a request is said in the answer, whose bytes are the service's own.
     /// An answer of more than 4 MiB is an error for the caller, which then does not know what happened.
     fn call(&self, from: Caller, request: Bytes) -> BoxFuture<'static, Bytes>;
+
+    /// Whether brokers that are in no cluster may call, and be called: what forms clusters. To all other services come calls of this
+    /// broker's own cluster only.
+    fn serves_strangers(&self) -> bool {
+        false
+    }
 }
 
 /// The services by their number. Clones share them.

@@ -10,6 +10,7 @@ use super::groups::{CallServices, PeerGroups};
 use super::memory::FrameMemory;
 use super::metrics::{OpenConnection, PeerMetrics};
 use super::partial::Partials;
+use super::presence::Presence;
 use super::session::Shared;
 use super::tls::PeerTls;
 use super::waiting::Waiting;
@@ -96,6 +97,7 @@ impl PeerListener {
             metrics: parts.metrics,
             memory: FrameMemory::new(config.frame_memory_bytes),
             partials: Partials::new(config.snapshot_memory_bytes, config.snapshot_idle),
+            presence: Presence::new(config.silence),
             said: Said::default(),
             tls: parts.tls,
             config,

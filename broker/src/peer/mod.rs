@@ -24,6 +24,7 @@ mod messages;
 mod metrics;
 mod ordered;
 mod partial;
+mod presence;
 mod session;
 mod tls;
 mod transport;

@@ -18,6 +18,7 @@ use super::messages::{self, ErrorCode, ErrorReply};
 use super::metrics::{LaneMetrics, PeerMetrics};
 use super::ordered::Ordered;
 use super::partial::Partials;
+use super::presence::{Presence, Present};
 use super::tls::PeerTls;
 use crate::placement::PeerError;
 use futures::future::{BoxFuture, FutureExt};
@@ -42,6 +43,7 @@ pub(super) struct Shared {
     pub(super) metrics: PeerMetrics,
     pub(super) memory: FrameMemory,
     pub(super) partials: Partials,
+    pub(super) presence: Arc<Presence>,
     pub(super) said: Said,
     pub(super) tls: PeerTls,
 }
@@ -73,9 +75,16 @@ impl Shared {
 }
 
 /// Serves a connection that was let in, until it ends.
-pub(super) async fn run(shared: Arc<Shared>, peer: SocketAddr, stream: BoxStream, hello: Hello) {
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    peer: SocketAddr,
+    stream: BoxStream,
+    hello: Hello,
+    present: &Present,
+) {
     let Some(lane) = hello.lane else { return };
     let (read, write) = tokio::io::split(stream);
+    let read = present.listen(read);
     let in_work = match lane {
         WireLane::Appends => APPENDS_IN_WORK_MAX,
         _ => REQUESTS_IN_WORK_MAX,
@@ -106,11 +115,15 @@ fn report(shared: &Shared, peer: SocketAddr, hello: &Hello, lane: WireLane, ende
         ReadError::Closed => {}
         ReadError::Frame(error) => {
             shared.metrics.closed("garbage");
-            tracing::warn!(%peer, %broker, lane, "what the peer sends cannot be read ({error}); its connection is closed");
+            if shared.said.may_say("frame") {
+                tracing::warn!(%peer, %broker, lane, "what the peer sends cannot be read ({error}); its connection is closed");
+            }
         }
         ReadError::Stalled => {
             shared.metrics.closed("stalled");
-            tracing::warn!(%peer, %broker, lane, "{ended}; the connection is closed");
+            if shared.said.may_say("stalled") {
+                tracing::warn!(%peer, %broker, lane, "{ended}; the connection is closed");
+            }
         }
         ReadError::Idle => {
             shared.metrics.closed("idle");
@@ -354,6 +367,14 @@ impl<R: AsyncRead + Unpin> Session<R> {
             );
             return Err(ErrorReply::new(ErrorCode::UnknownService, why));
         };
+        let ours = self.shared.identity.cluster();
+        if !service.serves_strangers() && (ours.is_none() || ours != self.hello.from.cluster) {
+            let why = format!(
+                "service {number} of broker {} answers brokers of its own cluster only; one of the two is in none yet",
+                self.shared.identity.broker
+            );
+            return Err(ErrorReply::new(ErrorCode::UnknownService, why));
+        }
         let from = Caller {
             broker: self.hello.from.broker,
             node: self.hello.from.node,

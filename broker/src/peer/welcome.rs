@@ -7,6 +7,8 @@
 use super::config::PeerIdentity;
 use super::frame::WireLane;
 use super::hello::{Answer, Hello, Reason, Refusal, Versions, Who};
+use crate::observe::printable;
+use std::net::SocketAddr;
 use tidelog_model::{NodeId, RaftNodeId};
 
 impl PeerIdentity {
@@ -78,6 +80,22 @@ impl PeerIdentity {
         }
     }
 
+    /// The answer to a hello while another process, at `other`, speaks for its Raft node.
+    pub(super) fn twin(&self, hello: &Hello, other: SocketAddr) -> Answer {
+        let text = format!(
+            "another process runs with the identity of broker {0} (Raft node {1}): it is connected to broker {2} from {other}. One data directory is a copy of the other: stop the copy, and start it with an empty data directory and a node.id of its own",
+            hello.from.broker, hello.from.node, self.broker
+        );
+        Answer {
+            versions: Versions::OURS,
+            refused: Some(Refusal {
+                reason: Some(Reason::Duplicate),
+                text,
+            }),
+            from: self.who(),
+        }
+    }
+
     /// The version to speak, or the first reason against it.
     fn refuse(&self, hello: &Hello) -> Result<u16, (Reason, String)> {
         let no = |reason, text: String| Err((reason, text));
@@ -107,7 +125,9 @@ impl PeerIdentity {
                 Reason::ClusterName,
                 format!(
                     "cluster.name is \"{}\" here and \"{}\" at broker {}",
-                    self.name, hello.name, hello.from.broker
+                    self.name,
+                    printable(&hello.name),
+                    hello.from.broker
                 ),
             );
         }

@@ -175,6 +175,10 @@ impl CallService for Formation {
         let answer = serde_json::to_vec(&answer).unwrap_or_default();
         std::future::ready(Bytes::from(answer)).boxed()
     }
+
+    fn serves_strangers(&self) -> bool {
+        true
+    }
 }
 
 /// What founding or joining works with.

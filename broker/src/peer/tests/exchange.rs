@@ -381,6 +381,19 @@ async fn errors_say_what_they_leave() {
     );
 }
 
+/// As [`Echo`], for everybody.
+struct OpenEcho;
+
+impl CallService for OpenEcho {
+    fn call(&self, from: Caller, request: Bytes) -> BoxFuture<'static, Bytes> {
+        Echo.call(from, request)
+    }
+
+    fn serves_strangers(&self) -> bool {
+        true
+    }
+}
+
 /// Answers with who asked and what, after a while for a `w`, with too much for an `l`.
 struct Echo;
 
@@ -477,7 +490,8 @@ async fn brokers_without_a_cluster_can_call() {
     let caller = Broker::with(identity(None, 1), PeerConfig::default(), &book);
     let other = Broker::with(identity(None, 2), PeerConfig::default(), &book);
     let listener = other.listen().await;
-    other.services.register(7, Arc::new(Echo));
+    other.services.register(7, Arc::new(OpenEcho));
+    other.services.register(8, Arc::new(Echo));
     let _registered = other.groups.register(GROUP, Recorder::new());
     let target = PeerTarget {
         broker: None,
@@ -489,6 +503,9 @@ async fn brokers_without_a_cluster_can_call() {
         call(&target).await,
         Ok(Bytes::from_static(b"1 1001 false 0"))
     );
+    let inner = || caller.transport.call(&target, 8, Bytes::new(), DEADLINE);
+    let refused = |answer: Result<Bytes, CallError>| matches!(&answer, Err(CallError::NotDone(why)) if why.contains("of its own cluster only"));
+    assert!(refused(inner().await), "neither is in a cluster");
     let link = caller.link(&other, Lane::Appends);
     let error = link
         .append(append_at(1, b"x"), DEADLINE)
@@ -498,9 +515,18 @@ async fn brokers_without_a_cluster_can_call() {
         matches!(&error, PeerError::Unreachable(text) if text.contains("in no cluster yet")),
         "{error}"
     );
-    for broker in [&caller, &other] {
-        broker.identity.join(cluster());
-    }
+    other.identity.join(cluster());
+    assert!(refused(inner().await), "the caller is in none");
+    caller.identity.join(cluster());
+    let known = async {
+        // The first may be on the old connection, as it ends.
+        while inner().await != Ok(Bytes::from_static(b"1 1001 true 0")) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(WAIT, known)
+        .await
+        .expect("the connection is made anew");
     let joined = async {
         while link.append(append_at(1, b"x"), DEADLINE).await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;

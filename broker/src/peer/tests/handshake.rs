@@ -59,6 +59,11 @@ async fn each_refusal_has_its_text() {
             Box::new(|hello| hello.name = "prod".to_owned()),
         ),
         (
+            Reason::ClusterName,
+            "cluster.name is \"test\" here and \"a\\nWARN all is lost\" at broker 2",
+            Box::new(|hello| hello.name = "a\nWARN all is lost".to_owned()),
+        ),
+        (
             Reason::Itself,
             "broker 1 has connected to itself",
             Box::new(move |hello| hello.from.instance = instance),
@@ -203,6 +208,135 @@ async fn a_caller_checks_who_answers() {
         |answer| answer.from.cluster = Some(ClusterId::new(uuid::Uuid::from_u128(8))),
         "of cluster",
     );
+}
+
+/// A connection of `hello` that was let in, or why it was not.
+async fn enter(address: SocketAddr, hello: &Hello) -> Result<TcpStream, (Option<Reason>, String)> {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    stream.write_all(&hello.encode()).await.expect("sent");
+    let bytes = read_handshake(&mut stream, ANSWER_MAGIC, "answer").await;
+    let answer = Answer::decode(&bytes.expect("an answer")).expect("well formed");
+    match answer.refused {
+        None => Ok(stream),
+        Some(refusal) => Err((refusal.reason, refusal.text)),
+    }
+}
+
+/// Proves that a process with a copied data directory is refused, on every lane, while the other one lives, that both sides of it are told, and
+/// that it is let in as soon as the other's connections have ended: that is a restart.
+#[tokio::test]
+async fn a_copy_is_refused_while_its_twin_lives() {
+    let (log, _logged) = Log::start();
+    let broker = Broker::new(1, &Arc::default());
+    let listener = broker.listen().await;
+    let address = listener.local_addr();
+    let (real, copy) = (identity(Some(cluster()), 2), identity(Some(cluster()), 2));
+    let hello = |of: &PeerIdentity, lane| of.hello(lane, Some(NodeId::new(1)), Some(node_of(1)));
+    let appends = enter(address, &hello(&real, WireLane::Appends))
+        .await
+        .unwrap();
+    let calls = enter(address, &hello(&real, WireLane::Calls))
+        .await
+        .unwrap();
+    let from = appends.local_addr().unwrap();
+    let before = broker.metrics.refused_for("duplicate");
+    for lane in [WireLane::Appends, WireLane::Signals, WireLane::Calls] {
+        let (reason, text) = enter(address, &hello(&copy, lane)).await.unwrap_err();
+        assert_eq!(reason, Some(Reason::Duplicate));
+        for part in [
+            "another process runs with the identity of broker 2 (Raft node 1002)",
+            &format!("from {from}"),
+            "stop the copy",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+    assert_eq!(broker.metrics.refused_for("duplicate"), before + 3);
+    let lines = log.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("peer=127.0.0.1:"), "{lines:?}");
+    assert!(lines[0].contains(&from.to_string()), "{lines:?}");
+
+    drop(appends);
+    enter(address, &hello(&copy, WireLane::Appends))
+        .await
+        .expect_err("the other connection is open");
+    drop(calls);
+    let let_in = enter(address, &hello(&copy, WireLane::Appends))
+        .await
+        .unwrap();
+    enter(address, &hello(&real, WireLane::Appends))
+        .await
+        .expect_err("now the other one is the second");
+    drop(let_in);
+    listener.stop().await;
+}
+
+/// Proves that a process that vanished without closing its connections keeps its successor out no longer than the bound of silence, that its
+/// connections end then, and that bytes of any connection count as life.
+#[tokio::test]
+async fn a_silent_twin_gives_way() {
+    let broker = Broker::new(1, &Arc::default());
+    let mut config = PeerListenerConfig::new(loopback());
+    config.silence = Duration::from_millis(1500);
+    let listener = broker.listen_with(config).await;
+    let address = listener.local_addr();
+    let (old, new) = (hello(), hello());
+    let first = enter(address, &old).await.unwrap();
+    let (mut answers, mut pings) = first.into_split();
+    let pinging = tokio::spawn(async move {
+        let ping = crate::peer::messages::ping(crate::peer::frame::Kind::Ping).into_parts(0, 0);
+        let until = tokio::time::Instant::now() + Duration::from_millis(2500);
+        while tokio::time::Instant::now() < until {
+            for part in &ping {
+                pings.write_all(part).await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        pings
+    });
+    while !pinging.is_finished() {
+        let (reason, _) = enter(address, &new).await.expect_err("the other one pings");
+        assert_eq!(reason, Some(Reason::Duplicate));
+    }
+    let pings = pinging.await.unwrap();
+    let second = async {
+        loop {
+            if let Ok(stream) = enter(address, &new).await {
+                return stream;
+            }
+        }
+    };
+    let second = tokio::time::timeout(WAIT, second).await.expect("let in");
+    // Its answers, then the end.
+    let _ = answers.read_to_end(&mut Vec::new()).await;
+    assert_eq!(broker.metrics.closed_for("replaced"), 1);
+    drop((pings, second));
+    listener.stop().await;
+}
+
+/// Proves that a connection without work is pinged, so that who lives is heard, and its copy kept out at a broker it has nothing to say to.
+#[tokio::test]
+async fn an_idle_broker_is_heard() {
+    let book = Arc::default();
+    let (broker, receiver) = (Broker::new(1, &book), Recorder::new());
+    let mut config = PeerListenerConfig::new(loopback());
+    config.silence = Duration::from_millis(1500);
+    let listener = broker.listen_with(config).await;
+    let _registered = broker.groups.register(GROUP, receiver);
+    let often = PeerConfig {
+        ping_after: Duration::from_millis(100),
+        ..PeerConfig::default()
+    };
+    let real = Broker::with(identity(Some(cluster()), 2), often, &book);
+    let link = real.link(&broker, Lane::Appends);
+    link.append(append_at(1, b""), DEADLINE).await.unwrap();
+    let began = std::time::Instant::now();
+    while began.elapsed() < Duration::from_millis(2500) {
+        let (reason, _) = enter(listener.local_addr(), &hello()).await.unwrap_err();
+        assert_eq!(reason, Some(Reason::Duplicate));
+    }
+    listener.stop().await;
 }
 
 fn hello_to_two(one: &PeerIdentity) -> Hello {

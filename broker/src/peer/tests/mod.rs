@@ -226,6 +226,9 @@ impl std::io::Write for Log {
 impl Log {
     /// Begins to keep warnings and errors, until the guard is dropped.
     fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+        // With a single subscriber, a line that another test's thread reaches first would be off for this one too.
+        static ANOTHER: std::sync::OnceLock<tracing::Dispatch> = std::sync::OnceLock::new();
+        ANOTHER.get_or_init(|| tracing_subscriber::fmt().with_writer(std::io::sink).into());
         let log = Self::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
