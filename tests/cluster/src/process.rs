@@ -171,6 +171,16 @@ impl Broker {
         Ok(text.lines().filter(|line| line.contains(what)).count())
     }
 
+    /// How often its log says so in a line without `but`.
+    ///
+    /// # Errors
+    /// Its log cannot be read.
+    pub fn says_without(&self, what: &str, but: &str) -> Result<usize> {
+        let text = read_lossy(&self.log_path())?;
+        let lines = text.lines().filter(|line| line.contains(what));
+        Ok(lines.filter(|line| !line.contains(but)).count())
+    }
+
     /// What it says of the cluster.
     ///
     /// # Errors

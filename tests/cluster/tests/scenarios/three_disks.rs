@@ -31,6 +31,8 @@ fn flipped_bits() -> Result<(), Failure> {
         rig.excuse(DAMAGED);
         // The other groups of a broker that ends for it.
         rig.excuse("placement group stopped");
+        // Their reads, when the process ends for a group that cannot be opened.
+        rig.excuse("was cancelled");
         let mut dice = Dice::new()?;
         let mut load = loaded(rig).await?;
         let mut refused = 0;
