@@ -57,7 +57,8 @@ def committed_offsets(broker, ledger, group):
     consumer = confluent_kafka.Consumer(clients.confluent_settings(broker, group_id=group))
     try:
         asked = [confluent_kafka.TopicPartition(TOPIC, p) for p in ledger.topics[TOPIC]]
-        return {a.partition: a.offset for a in consumer.committed(asked, 30) if a.offset >= 0}
+        found = clients.patiently(broker, lambda: consumer.committed(asked, 30))
+        return {a.partition: a.offset for a in found if a.offset >= 0}
     finally:
         consumer.close()
 
@@ -75,7 +76,7 @@ def some_confluent(broker, count):
             for message in consumer.consume(min(50, count - len(result)), 0.5):
                 need(message.error() is None, f"{message.error()}")
                 result.append((message.partition(), message.offset(), clients.from_confluent(message)))
-        consumer.commit(offsets=positions(result), asynchronous=False)
+        clients.patiently(broker, lambda: consumer.commit(offsets=positions(result), asynchronous=False))
     finally:
         consumer.close()
     return result
@@ -103,9 +104,9 @@ def some_kafka_python(broker, count):
         end = time.monotonic() + clients.READ_TIMEOUT
         while len(result) < count:
             need(time.monotonic() < end, f"{len(result)} of {count} records after {clients.READ_TIMEOUT} s")
-            for tp, messages in consumer.poll(timeout_ms=500).items():
+            for tp, messages in clients.patiently(broker, lambda: consumer.poll(timeout_ms=500)).items():
                 result.extend((tp.partition, m.offset, clients.from_kafka_python(m)) for m in messages)
-        consumer.commit()
+        clients.patiently(broker, consumer.commit)
     finally:
         consumer.close(autocommit=False)
     return result

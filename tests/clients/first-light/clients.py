@@ -266,7 +266,7 @@ def read_many_kafka_python(broker, topics, first=None):
         end = time.monotonic() + READ_TIMEOUT
         while open_:
             need(time.monotonic() < end, f"no end of {len(open_)} partitions after {READ_TIMEOUT} s; have {lengths(found)}")
-            for tp, messages in consumer.poll(timeout_ms=200, max_records=5000).items():
+            for tp, messages in patiently(broker, lambda: consumer.poll(timeout_ms=200, max_records=5000)).items():
                 found[tp.topic][tp.partition].extend((m.offset, from_kafka_python(m)) for m in messages)
                 if messages and messages[-1].offset + 1 >= ends[tp]:
                     open_.discard(tp)
