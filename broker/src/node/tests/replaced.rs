@@ -1,7 +1,7 @@
 //! Brokers that were replaced while they live, or while nobody could tell them: they end, and say why.
 
 use super::members::{admin, members, settled};
-use super::three::{SETTLE, Three};
+use super::three::{SETTLE, Three, until};
 use super::*;
 use async_trait::async_trait;
 use std::io;
@@ -115,7 +115,14 @@ async fn a_broker_that_was_replaced_while_it_was_away_ends() {
     let cut = start_with_cut(&mut three).await;
     cut.send_replace(Cut::Away);
     let old = three.nodes.remove(&1).unwrap();
-    // At the same addresses.
+    // At the same addresses, once the old one has let go of them.
+    for port in three.ports[&1] {
+        until("nobody listens", || async move {
+            let connected = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
+            connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        })
+        .await;
+    }
     let home = three.dir.path().join("new");
     three.set.push(format!("node.data-dir={}", home.display()));
     let new = tokio::spawn(Node::start(three.config(1), World::system()));

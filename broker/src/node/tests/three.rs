@@ -29,7 +29,9 @@ pub(super) fn free_ports() -> [u16; 3] {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     const FIRST: u16 = 10_000;
     const COUNT: u16 = 20_000;
-    let start = u16::try_from(std::process::id() % u32::from(COUNT)).unwrap();
+    // Processes that start together have neighbouring ids: each begins far from the others.
+    let start =
+        u16::try_from((std::process::id() % u32::from(COUNT)) * 331 % u32::from(COUNT)).unwrap();
     let mut free = std::iter::repeat_with(|| {
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
         let at = (u32::from(start) + u32::from(next)) % u32::from(COUNT);
