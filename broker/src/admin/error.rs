@@ -1,10 +1,12 @@
 //! Errors of the admin routes: a status, a stable code, a text that says what to do.
 
 use super::health::Reason;
+use crate::metadata::Refusal;
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use tidelog_model::NodeId;
 
 /// An error answer.
 #[derive(Debug, Serialize)]
@@ -78,15 +80,9 @@ impl Failure {
         )
     }
 
-    pub(super) fn lives(broker: i32) -> Self {
-        Self::new(
-            StatusCode::CONFLICT,
-            "broker_lives",
-            format!(
-                "a broker {broker} is a member and lives, with another data directory. If it has just ended, try again in some seconds. Else two \
-                 brokers have one id: give the new one another node.id; --force replaces the one that lives"
-            ),
-        )
+    pub(super) fn lives(broker: NodeId) -> Self {
+        let message = Refusal::MemberLives(broker).to_string();
+        Self::new(StatusCode::CONFLICT, "broker_lives", message)
     }
 
     pub(super) fn refused(message: impl Into<String>) -> Self {

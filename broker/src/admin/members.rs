@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::AdminState;
 use super::error::Failure;
-use crate::metadata::{Address, Admission, MetadataCommand, MetadataImage, MetadataOutcome};
+use crate::metadata::{
+    Address, Admission, AdmissionExpects, MetadataCommand, MetadataImage, MetadataOutcome, Refusal,
+};
 use crate::placement::ReplicasNow;
 use crate::router::partition_names;
 use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId, Term};
@@ -237,6 +239,7 @@ pub(super) async fn members(State(state): State<AdminState>) -> Json<Members> {
 async fn propose(state: &AdminState, command: &MetadataCommand) -> Result<Json<Members>, Failure> {
     match state.router.propose_metadata(command).await {
         Ok(MetadataOutcome::MembersChanged) => Ok(Json(members_of(state).await)),
+        Ok(MetadataOutcome::Refused(Refusal::MemberLives(node))) => Err(Failure::lives(node)),
         Ok(MetadataOutcome::Refused(refusal)) => Err(Failure::refused(refusal.to_string())),
         Ok(other) => Err(Failure::refused(format!(
             "an answer to something else: {other:?}"
@@ -262,12 +265,16 @@ pub(super) async fn add(
     let mut asked = (state.ask_members)().await.waiting;
     asked.retain(|waiting| waiting.node == node);
     let waiting = one_of(asked, request.broker)?;
-    let lives = state.router.image(|image| {
-        let member = image.members().get(&node);
-        member.is_some_and(|member| member.raft_node != waiting.raft_node) && image.is_live(node)
+    // What this broker's image says may be old. What changes after this is seen when the command is applied.
+    let current = state.router.metadata_barrier().await;
+    current.map_err(|error| Failure::unavailable(error.to_string()))?;
+    let (member, lives) = state.router.image(|image| {
+        let member = image.members().get(&node).map(|member| member.raft_node);
+        let other = member.is_some_and(|raft_node| raft_node != waiting.raft_node);
+        (member, other && image.is_live(node))
     });
     if lives && !request.force {
-        return Err(Failure::lives(request.broker));
+        return Err(Failure::lives(node));
     }
     let peer = address(&waiting.peer).ok_or_else(|| {
         Failure::refused(format!(
@@ -281,6 +288,10 @@ pub(super) async fn add(
         zone: waiting.zone,
         peer: Some(peer),
         by_operator: true,
+        expects: Some(AdmissionExpects {
+            member,
+            although_it_lives: request.force,
+        }),
     };
     propose(&state, &MetadataCommand::AdmitBroker(admission)).await
 }

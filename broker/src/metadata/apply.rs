@@ -14,7 +14,9 @@ use super::{
 use crate::error::ErrorCode;
 use crate::format::FormatError;
 use std::collections::BTreeMap;
-use tidelog_model::{ClusterId, NodeId, PlacementGroupId, ProducerId, TimestampMs, TopicId};
+use tidelog_model::{
+    ClusterId, NodeId, PlacementGroupId, ProducerId, RaftNodeId, TimestampMs, TopicId,
+};
 
 /// What a proposer of a metadata command learns.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,6 +97,23 @@ pub enum Refusal {
     /// The broker was never taken in.
     #[error("broker {0} is not a member of the cluster: run `tidelog cluster add {0}`")]
     NotMember(NodeId),
+    /// An operator wanted to replace a member that was silent, and it is not.
+    #[error(
+        "a broker {0} is a member and lives, with another data directory. If it has just ended, try again in some seconds. Else two brokers have \
+         one id: give the new one another node.id; --force replaces the one that lives"
+    )]
+    MemberLives(NodeId),
+    /// Since an operator looked, another broker was taken in under this id, or the one that had it has left.
+    #[error(
+        "broker {node} was taken in, replaced, or taken out meanwhile: {}. Look at `tidelog cluster status` and try again",
+        member_now(*now)
+    )]
+    OtherMemberNow {
+        /// The broker.
+        node: NodeId,
+        /// The Raft node of the member that has the id now.
+        now: Option<RaftNodeId>,
+    },
     /// Its replicas would find no place.
     #[error(
         "broker {node} cannot go: {needed} brokers are needed to hold all copies and to decide on metadata, and {stay} would stay; add one first"
@@ -139,6 +158,13 @@ pub enum Refusal {
     },
 }
 
+fn member_now(now: Option<RaftNodeId>) -> String {
+    now.map_or_else(
+        || "no member has this id now".to_owned(),
+        |raft_node| format!("the member with this id has the Raft node {raft_node} now"),
+    )
+}
+
 impl Refusal {
     /// Kafka's code for it.
     #[must_use]
@@ -156,6 +182,8 @@ impl Refusal {
             Self::InvalidField(_)
             | Self::OtherRaftNode(_)
             | Self::NotMember(_)
+            | Self::MemberLives(_)
+            | Self::OtherMemberNow { .. }
             | Self::StillHolds(_)
             | Self::Outdated => ErrorCode::InvalidRequest,
             Self::NotReplica { .. } | Self::TooFewBrokers { .. } => {
@@ -183,12 +211,14 @@ impl MetadataImage {
             } => self.bootstrap(cluster, name, groups),
             MetadataCommand::RegisterBroker {
                 node,
+                raft_node,
                 zone,
                 kafka,
                 peer,
                 admin,
-            } => self.register(
+            } => self.register_member(
                 node,
+                raft_node,
                 Broker {
                     zone,
                     kafka,

@@ -3,7 +3,9 @@
 use super::image::Address;
 use super::membership::Admission;
 use std::collections::BTreeMap;
-use tidelog_model::{ClusterId, LogIndex, NodeId, PlacementGroupId, ProducerId, TopicId};
+use tidelog_model::{
+    ClusterId, LogIndex, NodeId, PlacementGroupId, ProducerId, RaftNodeId, TopicId,
+};
 
 /// What a proposer may ask of the metadata group. The stamp travels beside it (D7).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub enum MetadataCommand {
     RegisterBroker {
         /// The broker.
         node: NodeId,
+        /// It as a Raft node; who is no member under it is refused. `None` in version 1, which did not say.
+        raft_node: Option<RaftNodeId>,
         /// Its zone.
         zone: String,
         /// What Kafka clients are told; `None`: the address they dialled (clusters of one).

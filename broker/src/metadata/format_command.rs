@@ -3,14 +3,20 @@
 //! Spec: docs/formats/metadata-commands.md
 
 use super::command::{ConfigChange, ConfigOperation, ConfigSetMode, MetadataCommand};
-use super::format_membership::{put_admission, put_replicas, take_admission, take_replicas};
+use super::format_membership::{
+    put_admission, put_replicas, take_admission, take_raft_node, take_replicas,
+};
 use super::image::Address;
+use super::membership::Admission;
 use crate::format::{FormatError, Reader, Writer};
 use crate::placement::Command;
 use bytes::Bytes;
 use tidelog_model::{ClusterId, LogIndex, NodeId, PlacementGroupId, TimestampMs, TopicId};
 
+/// The version of most kinds.
 const VERSION: u8 = 1;
+/// What version 2 of [`REGISTER_BROKER`] and [`ADMIT_BROKER`] adds is absent in version 1. A command without it is written as version 1.
+const VERSION_2: u8 = 2;
 
 const BOOTSTRAP_CLUSTER: u8 = 1;
 const REGISTER_BROKER: u8 = 2;
@@ -33,7 +39,7 @@ impl MetadataCommand {
     pub fn encode(&self, stamp: TimestampMs) -> Command {
         let mut to = Writer::new();
         to.u8(self.kind());
-        to.u8(VERSION);
+        to.u8(self.version());
         to.i64(stamp.get());
         match self {
             Self::BootstrapCluster {
@@ -47,6 +53,7 @@ impl MetadataCommand {
             }
             Self::RegisterBroker {
                 node,
+                raft_node,
                 zone,
                 kafka,
                 peer,
@@ -56,6 +63,9 @@ impl MetadataCommand {
                 to.text(zone);
                 for address in [kafka, peer, admin] {
                     put_address(&mut to, address.as_ref());
+                }
+                if let Some(raft_node) = raft_node {
+                    to.u64(raft_node.get());
                 }
             }
             Self::CreateTopic {
@@ -116,6 +126,18 @@ impl MetadataCommand {
         }
     }
 
+    const fn version(&self) -> u8 {
+        match self {
+            Self::RegisterBroker {
+                raft_node: Some(_), ..
+            }
+            | Self::AdmitBroker(Admission {
+                expects: Some(_), ..
+            }) => VERSION_2,
+            _ => VERSION,
+        }
+    }
+
     const fn kind(&self) -> u8 {
         match self {
             Self::BootstrapCluster { .. } => BOOTSTRAP_CLUSTER,
@@ -144,19 +166,17 @@ pub fn decode_command(dir: &[u8]) -> Result<(MetadataCommand, TimestampMs), Form
     let mut from = Reader::new(dir);
     let kind = from.u8("the kind")?;
     let version = from.u8("the version")?;
-    if version != VERSION {
+    let newest = match kind {
+        REGISTER_BROKER | ADMIT_BROKER => VERSION_2,
+        _ => VERSION,
+    };
+    if version < VERSION || version > newest {
         return Err(FormatError::Version(u16::from(version)));
     }
     let stamp = TimestampMs::new(from.i64("the stamp")?);
     let command = match kind {
         BOOTSTRAP_CLUSTER => bootstrap(&mut from)?,
-        REGISTER_BROKER => MetadataCommand::RegisterBroker {
-            node: NodeId::new(from.i32("the broker")?),
-            zone: from.text("the zone")?,
-            kafka: take_address(&mut from)?,
-            peer: take_address(&mut from)?,
-            admin: take_address(&mut from)?,
-        },
+        REGISTER_BROKER => register_broker(&mut from, version)?,
         CREATE_TOPIC => MetadataCommand::CreateTopic {
             id: TopicId::new(from.uuid("the topic")?),
             name: from.text("the topic's name")?,
@@ -174,15 +194,44 @@ pub fn decode_command(dir: &[u8]) -> Result<(MetadataCommand, TimestampMs), Form
             node: NodeId::new(from.i32("the broker")?),
             fenced: from.flag("the fence")?,
         },
-        _ => membership(kind, &mut from)?,
+        _ => membership(kind, version, &mut from)?,
     };
     from.finish()?;
     Ok((command, stamp))
 }
 
-fn membership(kind: u8, from: &mut Reader<'_>) -> Result<MetadataCommand, FormatError> {
+fn register_broker(from: &mut Reader<'_>, version: u8) -> Result<MetadataCommand, FormatError> {
+    let node = NodeId::new(from.i32("the broker")?);
+    let zone = from.text("the zone")?;
+    let [kafka, peer, admin] = [
+        take_address(from)?,
+        take_address(from)?,
+        take_address(from)?,
+    ];
+    let raft_node = match version {
+        VERSION => None,
+        _ => match take_raft_node(from, "the Raft node")? {
+            None => return Err(FormatError::Invalid("the Raft node")),
+            known => known,
+        },
+    };
+    Ok(MetadataCommand::RegisterBroker {
+        node,
+        raft_node,
+        zone,
+        kafka,
+        peer,
+        admin,
+    })
+}
+
+fn membership(
+    kind: u8,
+    version: u8,
+    from: &mut Reader<'_>,
+) -> Result<MetadataCommand, FormatError> {
     Ok(match kind {
-        ADMIT_BROKER => MetadataCommand::AdmitBroker(take_admission(from)?),
+        ADMIT_BROKER => MetadataCommand::AdmitBroker(take_admission(from, version)?),
         SET_DRAINING => MetadataCommand::SetDraining {
             node: NodeId::new(from.i32("the broker")?),
             draining: from.flag("whether it is drained")?,

@@ -4,7 +4,7 @@
 
 use super::format_command::{put_address, take_address, take_nodes};
 use super::image::MetadataImage;
-use super::membership::{Admission, ClusterMember, ReplicaMove};
+use super::membership::{Admission, AdmissionExpects, ClusterMember, ReplicaMove};
 use crate::format::{FormatError, Reader, Writer, insert_ascending};
 use std::collections::BTreeMap;
 use tidelog_model::{LogIndex, NodeId, PlacementGroupId, RaftNodeId};
@@ -15,16 +15,37 @@ pub(super) fn put_admission(to: &mut Writer, admission: &Admission) {
     to.text(&admission.zone);
     put_address(to, admission.peer.as_ref());
     to.u8(u8::from(admission.by_operator));
+    if let Some(expects) = admission.expects {
+        to.u64(expects.member.map_or(0, RaftNodeId::get));
+        to.u8(u8::from(expects.although_it_lives));
+    }
 }
 
-pub(super) fn take_admission(from: &mut Reader<'_>) -> Result<Admission, FormatError> {
+pub(super) fn take_admission(from: &mut Reader<'_>, version: u8) -> Result<Admission, FormatError> {
     Ok(Admission {
         node: NodeId::new(from.i32("the broker")?),
         raft_node: RaftNodeId::new(from.u64("the Raft node")?),
         zone: from.text("the zone")?,
         peer: take_address(from)?,
         by_operator: from.flag("who asked")?,
+        expects: (version >= 2).then(|| take_expects(from)).transpose()?,
     })
+}
+
+fn take_expects(from: &mut Reader<'_>) -> Result<AdmissionExpects, FormatError> {
+    Ok(AdmissionExpects {
+        member: take_raft_node(from, "the member's Raft node")?,
+        although_it_lives: from.flag("whether one that lives is replaced")?,
+    })
+}
+
+/// Reads a Raft node, or 0 for none.
+pub(super) fn take_raft_node(
+    from: &mut Reader<'_>,
+    what: &'static str,
+) -> Result<Option<RaftNodeId>, FormatError> {
+    let id = from.u64(what)?;
+    Ok((id != 0).then(|| RaftNodeId::new(id)))
 }
 
 pub(super) fn put_replicas(to: &mut Writer, groups: &BTreeMap<PlacementGroupId, Vec<NodeId>>) {

@@ -7,6 +7,7 @@
 
 use super::apply::{MetadataOutcome, Refusal};
 use super::image::{Address, Broker, MetadataImage};
+use super::standing::Standing;
 use super::{BROKERS_MAX, GROUPS_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use tidelog_model::{LogIndex, NodeId, PlacementGroupId, RaftNodeId};
@@ -48,6 +49,17 @@ pub struct Admission {
     /// An operator asked: a broker that was never here may come, and one whose Raft node is another one than before has lost its disk.
     /// Else only a broker that holds replicas already says who it is.
     pub by_operator: bool,
+    /// What whoever asked has seen; `None`: nothing that matters (and in version 1).
+    pub expects: Option<AdmissionExpects>,
+}
+
+/// What must still be so when an admission is applied: others may have taken in a broker of this id, or this one may have come back, since it was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdmissionExpects {
+    /// The Raft node of the member that has this id; `None`: there is none.
+    pub member: Option<RaftNodeId>,
+    /// That member is replaced also while it lives.
+    pub although_it_lives: bool,
 }
 
 impl MetadataImage {
@@ -94,6 +106,7 @@ impl MetadataImage {
             node,
             raft_node,
             by_operator,
+            expects,
             ..
         } = admission;
         let taken = self
@@ -118,6 +131,9 @@ impl MetadataImage {
             }
             Some(_) | None => {}
         }
+        if let Some(expects) = expects {
+            self.check_expected(node, expects)?;
+        }
         let registered = self.stamp;
         let (kafka, admin) = (None, None);
         let (zone, peer) = (admission.zone, admission.peer);
@@ -140,6 +156,32 @@ impl MetadataImage {
             self.build_anew(node);
         }
         Ok(MetadataOutcome::MembersChanged)
+    }
+
+    /// Whether the id `node` is whose it was when the admission was asked for, and its member as silent as then.
+    fn check_expected(&self, node: NodeId, expects: AdmissionExpects) -> Result<(), Refusal> {
+        let now = self.members.get(&node).map(|member| member.raft_node);
+        if now != expects.member {
+            return Err(Refusal::OtherMemberNow { node, now });
+        }
+        if now.is_some() && self.is_live(node) && !expects.although_it_lives {
+            return Err(Refusal::MemberLives(node));
+        }
+        Ok(())
+    }
+
+    /// A member says where its listeners are. Who has left meanwhile, or was replaced, is refused: it would be shown for ever, and nobody could take it out.
+    pub(super) fn register_member(
+        &mut self,
+        node: NodeId,
+        raft_node: Option<RaftNodeId>,
+        broker: Broker,
+    ) -> Result<MetadataOutcome, Refusal> {
+        match raft_node.map(|raft_node| self.standing(node, raft_node)) {
+            None | Some(Standing::Member) => self.register(node, broker),
+            Some(Standing::Replaced(_)) => Err(Refusal::OtherRaftNode(node)),
+            Some(Standing::Gone) => Err(Refusal::NotMember(node)),
+        }
     }
 
     /// Every replica of `node` is gone with its disk: its groups get another Raft node in their place. A group that it held alone is

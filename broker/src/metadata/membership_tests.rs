@@ -32,7 +32,36 @@ fn admission(id: i32, raft_node: u64, by_operator: bool) -> Admission {
             port: 9192,
         }),
         by_operator,
+        expects: None,
     }
+}
+
+/// An operator's admission that holds only while the member of this id is `member`.
+fn add(id: i32, raft_node: u64, member: Option<u64>, although_it_lives: bool) -> MetadataCommand {
+    MetadataCommand::AdmitBroker(Admission {
+        expects: Some(AdmissionExpects {
+            member: member.map(RaftNodeId::new),
+            although_it_lives,
+        }),
+        ..admission(id, raft_node, true)
+    })
+}
+
+fn register(id: i32, raft_node: u64) -> MetadataCommand {
+    let Admission { zone, peer, .. } = admission(id, raft_node, false);
+    MetadataCommand::RegisterBroker {
+        node: node(id),
+        raft_node: Some(RaftNodeId::new(raft_node)),
+        zone,
+        kafka: peer.clone(),
+        peer,
+        admin: None,
+    }
+}
+
+fn fence(rig: &mut Rig, id: i32, fenced: bool) {
+    let node = node(id);
+    rig.run(&MetadataCommand::SetBrokerFence { node, fenced });
 }
 
 fn admit(id: i32, raft_node: u64, by_operator: bool) -> MetadataCommand {
@@ -158,6 +187,64 @@ fn admission_is_checked() {
     assert_eq!(rig.image().members().len(), 2);
     let peer = rig.image().brokers()[&node(4)].peer.clone().unwrap();
     assert_eq!(peer.host, "broker-4");
+}
+
+/// Proves that of two operators who take in two brokers with one id the faster one wins, also when both force it, and that a repeated command is none of that.
+#[test]
+fn of_two_admissions_one_holds() {
+    let mut rig = Rig::new(3, &[(1, &[1, 2, 3])]);
+    rig.changed(&add(4, 40, None, false));
+    rig.changed(&add(4, 40, None, false));
+    let refusal = rig.refused(&add(4, 41, None, false));
+    let now = Some(RaftNodeId::new(40));
+    assert_eq!(refusal, Refusal::OtherMemberNow { node: node(4), now });
+    assert!(refusal.to_string().contains("the Raft node 40 now"));
+
+    fence(&mut rig, 2, true);
+    rig.changed(&add(2, 21, Some(20), true));
+    let refusal = rig.refused(&add(2, 22, Some(20), true));
+    assert!(matches!(refusal, Refusal::OtherMemberNow { .. }));
+    let refusal = rig.refused(&add(9, 90, Some(91), false));
+    let now = None;
+    assert_eq!(refusal, Refusal::OtherMemberNow { node: node(9), now });
+    assert!(refusal.to_string().contains("no member has this id now"));
+}
+
+/// Proves that a member which comes back between the look of an operator and the command is not replaced, unless that was forced.
+#[test]
+fn who_came_back_is_not_replaced() {
+    let mut rig = Rig::new(3, &[(1, &[1, 2, 3])]);
+    fence(&mut rig, 2, true);
+    // The operator looks now; then:
+    fence(&mut rig, 2, false);
+    let add_without_force = add(2, 21, Some(20), false);
+    assert_eq!(
+        rig.refused(&add_without_force),
+        Refusal::MemberLives(node(2))
+    );
+    fence(&mut rig, 2, true);
+    rig.changed(&add_without_force);
+    fence(&mut rig, 2, false);
+    rig.changed(&add(2, 22, Some(21), true));
+    assert_eq!(rig.image().members()[&node(2)].raft_node.get(), 22);
+}
+
+/// Proves that a registration which comes late leaves no broker behind that is none: neither of one that has left, nor of one that was replaced.
+#[test]
+fn late_registrations_leave_no_ghost() {
+    let mut rig = Rig::new(4, &[(1, &[1, 2, 3])]);
+    assert_eq!(rig.run(&register(4, 40)), MetadataOutcome::BrokerRegistered);
+    rig.changed(&drain(4, true));
+    rig.changed(&MetadataCommand::RemoveBroker { node: node(4) });
+    assert_eq!(rig.refused(&register(4, 40)), Refusal::NotMember(node(4)));
+    assert!(!rig.image().brokers().contains_key(&node(4)));
+    rig.changed(&admit(2, 21, true));
+    assert_eq!(
+        rig.refused(&register(2, 20)),
+        Refusal::OtherRaftNode(node(2))
+    );
+    assert!(!rig.image().is_registered(node(2)));
+    assert_eq!(rig.run(&register(2, 21)), MetadataOutcome::BrokerRegistered);
 }
 
 /// Proves that a group whose only copy is lost is not waited for: replicas of others are built anew, and nothing is left on its way.
@@ -371,11 +458,18 @@ fn samples() -> Vec<MetadataCommand> {
     ]
 }
 
-/// Proves that the bytes stay as they are, survive, and are refused when cut.
-#[test]
-fn golden() {
+/// What version 2 adds.
+fn samples_2() -> Vec<MetadataCommand> {
+    vec![
+        add(2, 20, None, false),
+        add(2, 21, Some(20), true),
+        register(2, 21),
+    ]
+}
+
+fn bytes_of(commands: Vec<MetadataCommand>) -> Vec<u8> {
     let mut all = Vec::new();
-    for command in samples() {
+    for command in commands {
         let dir = command.encode(TimestampMs::new(5)).dir;
         assert_eq!(decode_command(&dir).unwrap().0, command);
         for length in 0..dir.len() {
@@ -383,6 +477,16 @@ fn golden() {
         }
         all.extend_from_slice(&dir);
     }
+    all
+}
+
+/// Proves that the bytes stay as they are, survive, and are refused when cut; and that kinds without a version 2 are not read as one.
+#[test]
+fn golden() {
+    let (all, all_2) = (bytes_of(samples()), bytes_of(samples_2()));
+    let mut newer = drain(2, true).encode(TimestampMs::new(5)).dir.to_vec();
+    newer[1] = 2;
+    assert!(decode_command(&newer).is_err());
     let mut rig = Rig::new(4, &[(1, &[1, 2, 3])]);
     rig.changed(&MetadataCommand::CreateGroups {
         groups: targets(&[(2, &[4])]),
@@ -395,6 +499,7 @@ fn golden() {
     assert_eq!(&MetadataImage::decode(&image).unwrap(), rig.image());
     for (name, bytes) in [
         ("metadata-membership-v1.bin", &all[..]),
+        ("metadata-membership-v2.bin", &all_2[..]),
         ("metadata-snapshot-v3.bin", &image[..]),
     ] {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/metadata/testdata");

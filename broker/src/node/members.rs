@@ -277,11 +277,13 @@ mod tests {
             zone: format!("z{id}"),
             peer: Some(address()),
             by_operator: true,
+            expects: None,
         };
         change(image, MetadataCommand::AdmitBroker(admission));
         if comes {
             let register = MetadataCommand::RegisterBroker {
                 node,
+                raft_node: Some(RaftNodeId::new(u64::try_from(id).unwrap())),
                 zone: format!("z{id}"),
                 kafka: Some(address()),
                 peer: Some(address()),

@@ -55,6 +55,7 @@ pub(super) async fn admit(group: &Group<MetadataMachine>, who: (NodeId, RaftNode
         zone: "z".to_owned(),
         peer: None,
         by_operator: true,
+        expects: None,
     };
     let command = MetadataCommand::AdmitBroker(admission);
     let (_, outcome) = group.propose(command.encode(STAMP)).await.unwrap();

@@ -52,6 +52,7 @@ fn create(number: u128, name: &str, groups: &[u32]) -> MetadataCommand {
 fn register(node: i32) -> MetadataCommand {
     MetadataCommand::RegisterBroker {
         node: NodeId::new(node),
+        raft_node: None,
         zone: "a".into(),
         kafka: None,
         peer: Some(Address {
@@ -336,6 +337,7 @@ fn brokers_register() {
     ));
     let bad = MetadataCommand::RegisterBroker {
         node: NodeId::new(2),
+        raft_node: None,
         zone: "a".into(),
         kafka: Some(Address {
             host: "h\nx".into(),
@@ -474,7 +476,7 @@ fn commands_survive_their_bytes() {
         longer.push(0);
         assert!(decode_command(&longer).is_err());
         let mut newer = encoded.dir.to_vec();
-        newer[1] = 2;
+        newer[1] = 3;
         assert!(decode_command(&newer).is_err());
         let mut rig = Rig::new();
         let outcome = rig

@@ -50,6 +50,8 @@ pub(super) async fn bootstrap(
     admit(parts, metadata).await?;
     match propose(parts, metadata, &registration(parts)?).await? {
         MetadataOutcome::BrokerRegistered => {}
+        // It was taken out, or replaced, a moment ago.
+        MetadataOutcome::Refused(refusal) => return Err(StartError::Refused(refusal.to_string())),
         other => {
             return Err(StartError::Metadata(format!(
                 "the broker was not registered: {other:?}"
@@ -118,6 +120,7 @@ fn admission(
         zone,
         peer,
         by_operator: false,
+        expects: None,
     })
 }
 
@@ -148,6 +151,7 @@ fn registration(parts: &Parts<'_>) -> Result<MetadataCommand, StartError> {
     }
     Ok(MetadataCommand::RegisterBroker {
         node: parts.identity.node,
+        raft_node: Some(parts.identity.raft_node),
         zone: config.node.zone.clone(),
         kafka,
         peer: own_peer(parts)?,
