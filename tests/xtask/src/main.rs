@@ -28,7 +28,8 @@ cargo xtask cluster [NAME]…  only the cluster scenarios (all, or those named)
 cargo xtask failover [--kills N] [--seed S]
                              how long writes pause when a leader is killed or paused: N faults (20), about ten seconds each
 cargo xtask soak [--kills N] [--seed S]
-                             every cluster scenario with 100 faults, then N kills of leaders (1000): hours
+                             a replica move with 5 GiB in the store (6 GiB of disk), every cluster scenario with 100 faults,
+                             then N kills of leaders (1000): hours
 cargo xtask numbers [--rounds N] [--dir DIR] [--elsewhere DIR]
                              measure the README's table: a few minutes a round, on a machine that does nothing else.
                              DIR is on the disk that is measured, the other (/dev/shm) on another device";

@@ -11,6 +11,10 @@ const KILLS_TOGETHER: u32 = 50;
 /// Faults of each other scenario.
 const ROUNDS: u32 = 100;
 
+/// Sizes of the replica move: what is in the store, and what is not.
+pub(crate) const REPLICA_MOVE: [(&str, &str); 2] =
+    [("REPLICA_TIERED_MIB", "5120"), ("REPLICA_HOT_MIB", "50")];
+
 /// What was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {

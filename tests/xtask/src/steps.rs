@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use crate::numbers;
 use crate::run::{OnFailure, Step};
 use crate::setup;
-use crate::soak::{Run, Settings};
+use crate::soak::{self, Run, Settings};
 
 pub(crate) fn test() -> Vec<Step> {
     let mut steps = setup();
@@ -96,6 +96,10 @@ pub(crate) fn failover(settings: Settings) -> Vec<Step> {
 pub(crate) fn soak(settings: Settings) -> Vec<Step> {
     vec![
         step("build", OnFailure::Stop, build),
+        step("replica move", OnFailure::Stop, || {
+            let mut command = cargo_command(&REPLICA_MOVE)?;
+            checked(command.envs(soak::REPLICA_MOVE))
+        }),
         step("soak", OnFailure::Stop, move || many(&settings.soak())),
     ]
 }
@@ -149,6 +153,9 @@ const SCENARIOS: [&str; 6] = [
     "--",
     "--include-ignored",
 ];
+
+/// What a replica costs on its way, alone on the machine.
+const REPLICA_MOVE: [&str; 4] = ["test", "--workspace", "--lib", "replica_moves::"];
 
 fn build() -> Result<()> {
     cargo(&["build", "--workspace", "--all-targets"])

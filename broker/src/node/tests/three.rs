@@ -197,6 +197,23 @@ impl Three {
         partitions: i32,
         records: usize,
     ) -> Vec<Vec<(i64, String)>> {
+        let mut read = vec![Vec::new(); usize::try_from(partitions).unwrap()];
+        self.read_each(topic, partitions, records, |partition, offset, value| {
+            let value = String::from_utf8(value.to_vec()).unwrap();
+            read[partition].push((offset, value));
+        })
+        .await;
+        read
+    }
+
+    /// Hands out partition, offset, and value of so many records of a topic from its start, each partition in order.
+    pub(super) async fn read_each(
+        &self,
+        topic: &str,
+        partitions: i32,
+        records: usize,
+        mut each: impl FnMut(usize, i64, &[u8]),
+    ) {
         let mut consumer = Consumer::new(self.cluster(), ConsumerConfig::default());
         let places = (0..partitions).map(|partition| {
             let place = TopicPartition {
@@ -205,14 +222,14 @@ impl Three {
             };
             (place, Start::EARLIEST)
         });
-        let until = Instant::now() + SETTLE;
+        let mut until = Instant::now() + SETTLE;
         let places: Vec<_> = places.collect();
         while let Err(error) = consumer.assign(places.clone()).await {
             assert!(Instant::now() < until, "{error}");
         }
-        let mut read = vec![Vec::new(); usize::try_from(partitions).unwrap()];
-        while read.iter().map(Vec::len).sum::<usize>() < records {
-            assert!(Instant::now() < until, "only {read:?}");
+        let mut read = 0;
+        while read < records {
+            assert!(Instant::now() < until, "only {read} of {records} records");
             let Ok(events) = consumer.poll(Duration::from_millis(200)).await else {
                 continue;
             };
@@ -223,12 +240,12 @@ impl Three {
                 let at = usize::try_from(fetched.partition.partition.get()).unwrap();
                 for record in fetched.records() {
                     let record = record.unwrap();
-                    let value = String::from_utf8(record.record.value.unwrap().to_vec()).unwrap();
-                    read[at].push((record.offset.get(), value));
+                    each(at, record.offset.get(), &record.record.value.unwrap());
+                    read += 1;
                 }
+                until = Instant::now() + SETTLE;
             }
         }
-        read
     }
 }
 
