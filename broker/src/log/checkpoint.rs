@@ -111,16 +111,18 @@ fn list(disk: &dyn Disk, dir: &Path) -> Result<Vec<LogId>, LogError> {
     Ok(ids)
 }
 
-/// The newest one that is whole. When it is not the newest of all, that is logged: the log may be purged past it.
+/// The newest one that is whole. When it is not the newest of all, that is logged, and damage if the log was `purged` past it.
 pub(super) fn load_newest(
     disk: &dyn Disk,
     dir: &Path,
     identity: Identity,
+    purged: Option<LogId>,
 ) -> Result<Option<(LogId, Bytes)>, LogError> {
     let mut damage = None;
     for id in list(disk, dir)?.into_iter().rev() {
         let path = dir.join(checkpoint_name(id));
         match load(disk, &path, identity, id) {
+            Ok(_) if damage.is_some() && Some(id) < purged => break,
             Ok(image) => return Ok(Some((id, image))),
             Err(LogError::Damaged {
                 path,

@@ -59,6 +59,14 @@ pub enum LogError {
         /// What does not fit.
         what: String,
     },
+    /// Files that must be there are not. Unlike damage that is not what a disk does by itself: put them back.
+    #[error("log files are missing at {}: {what}. They may have been acknowledged: use the right data directory, or put them back; else remove the group's directory and join as a new node", path.display())]
+    Missing {
+        /// Where.
+        path: PathBuf,
+        /// What says so.
+        what: String,
+    },
     /// A read, the recovery, or a checkpoint met a disk error. Nothing that was acknowledged is in doubt; try again.
     #[error("{what} {}: {source}", path.display())]
     Io {
@@ -103,7 +111,7 @@ impl LogError {
             Self::Invalid(_) => io::ErrorKind::InvalidInput,
             Self::Poisoned(failure) => failure.source.kind(),
             Self::Io { source, .. } => source.kind(),
-            Self::Damaged { .. } => io::ErrorKind::InvalidData,
+            Self::Damaged { .. } | Self::Missing { .. } => io::ErrorKind::InvalidData,
             Self::Purged { .. } | Self::NotFound { .. } => io::ErrorKind::NotFound,
             Self::Closed => io::ErrorKind::BrokenPipe,
             Self::Locked { .. } | Self::Identity { .. } | Self::Version { .. } => {

@@ -1,5 +1,6 @@
 //! Counters of one group log.
 
+use super::error::LogError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -67,10 +68,13 @@ pub struct BatchObservation {
     pub sync: Option<Duration>,
 }
 
-/// Takes what histograms want to know. Called by the writer after every batch: must not block.
+/// Takes what histograms want to know, and bad news.
 pub trait LogObserver: Send + Sync + 'static {
-    /// A batch is done.
+    /// A batch is done. Called by the writer after every batch: must not block.
     fn batch(&self, batch: &BatchObservation);
+
+    /// Bytes that may have been acknowledged are damaged: a [`LogError::Damaged`] that the caller of the log gets next. May touch the disk.
+    fn damaged(&self, _error: &LogError) {}
 }
 
 /// Observes nothing.

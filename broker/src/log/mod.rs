@@ -42,7 +42,7 @@ use order::Order;
 use parking_lot::{Condvar, Mutex};
 use pool::FilePool;
 use recovery::{Recovery, io_error};
-use shared::{Shared, signal};
+use shared::{Shared, signal, tell};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -112,7 +112,8 @@ impl GroupLog {
             random: env.random.as_ref(),
             pool: &pool,
         }
-        .run()?;
+        .run()
+        .inspect_err(|error| tell(env.observer.as_ref(), error))?;
         pool.retire(recovered.retired);
         if config.writer != WriterMode::Thread {
             pool.maintain();
@@ -335,16 +336,19 @@ impl GroupLog {
     /// The newest checkpoint whose checksum holds.
     ///
     /// # Errors
-    /// [`LogError::Damaged`] when there are checkpoints but none is whole, [`LogError::Io`].
+    /// [`LogError::Damaged`] when there are checkpoints but none is whole, or none that what was purged since is in; [`LogError::Io`].
     pub async fn load_newest_checkpoint(&self) -> Result<Option<(LogId, Bytes)>, LogError> {
         let shared = Arc::clone(&self.shared);
         read::blocking(&self.shared, move || {
             let _one = shared.checkpoints.lock();
-            checkpoint::load_newest(
+            let purged = shared.order.lock().ledger.purged;
+            let loaded = checkpoint::load_newest(
                 shared.disk.as_ref(),
                 &shared.config.dir,
                 shared.config.identity(),
-            )
+                purged,
+            );
+            loaded.inspect_err(|error| shared.told_of(error))
         })
         .await
     }

@@ -48,10 +48,11 @@ pub(super) async fn entries(
     }
     shared.metrics.reads_disk.add(1);
     let runs = plan.runs;
+    let told = Arc::clone(shared);
     let mut found = blocking(shared, move || {
         let mut found = Vec::new();
         for run in &runs {
-            read_run(run, &mut found)?;
+            read_run(run, &mut found).inspect_err(|error| told.told_of(error))?;
         }
         Ok(found)
     })

@@ -72,12 +72,9 @@ impl Recovery<'_> {
         let (sequences, has_checkpoints) = self.tidy()?;
         if sequences.is_empty() {
             if has_checkpoints {
-                let what =
-                    "there are checkpoints but no log file: log files are missing".to_owned();
-                return Err(LogError::Damaged {
+                return Err(LogError::Missing {
                     path: self.config.dir.clone(),
-                    position: 0,
-                    what,
+                    what: "there are checkpoints but no log file".to_owned(),
                 });
             }
             return self.create();
@@ -232,10 +229,10 @@ impl Recovery<'_> {
         let end = self.replay_active(&mut ledger, &last.file)?;
         files.push_back(state_of(&last.file, end));
         if let Some(id) = ledger.missing() {
-            let what = format!(
-                "entries up to {id} should lie in files before this one, which are missing"
-            );
-            return Err(damaged(&first.file, 0, what));
+            return Err(LogError::Missing {
+                path: first.file.path.clone(),
+                what: format!("entries up to {id} should lie in files before this one"),
+            });
         }
         ledger.clamp_committed();
         // Nothing is missing, so everything before the run, and so before the gap, is purged.

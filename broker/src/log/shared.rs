@@ -55,6 +55,11 @@ impl Shared {
         }
     }
 
+    /// Tells the observer of damage; what the caller does with the error is its own affair.
+    pub(super) fn told_of(&self, error: &LogError) {
+        tell(self.observer.as_ref(), error);
+    }
+
     /// No more calls; the writer ends once the queue is empty.
     pub(super) fn begin_close(&self) {
         self.order.lock().closing = true;
@@ -62,6 +67,13 @@ impl Shared {
         if self.config.writer != WriterMode::Thread {
             self.pool.stop();
         }
+    }
+}
+
+/// See [`LogObserver::damaged`].
+pub(super) fn tell(observer: &dyn LogObserver, error: &LogError) {
+    if matches!(error, LogError::Damaged { .. }) {
+        observer.damaged(error);
     }
 }
 

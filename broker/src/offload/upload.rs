@@ -139,10 +139,11 @@ impl Uploader<'_> {
                         .map_err(|error| OffloadError::Build(error.to_string()))?;
                     segment_open = true;
                 }
-                target
-                    .builder
-                    .push_batch(batch, entry.stamp)
-                    .map_err(|error| OffloadError::Build(error.to_string()))?;
+                if let Err(error) = target.builder.push_batch(batch, entry.stamp) {
+                    // Damage on the disk is the log's to tell.
+                    self.group.hot().check(entry.extent.index).await?;
+                    return Err(OffloadError::Build(error.to_string()));
+                }
                 target.bytes += length;
                 from = entry.end();
             }

@@ -137,18 +137,29 @@ impl HotReader {
             return Ok(Vec::new());
         }
         let found = self.read_owned(entries).await?;
-        let served = entries.iter().zip(found).map(|(entry, bytes)| {
-            RecordBatch::parse_checked(bytes.clone()).map_err(|error| {
+        let mut served = Vec::with_capacity(found.len());
+        for (entry, bytes) in entries.iter().zip(found) {
+            if let Err(error) = RecordBatch::parse_checked(bytes.clone()) {
                 let (index, offset) = (entry.extent.index, entry.base_offset);
-                LogError::Invalid(format!("entry {index}, batch at offset {offset}: {error}"))
-            })?;
-            Ok(ServedBatch {
+                self.check(index).await?;
+                let text = format!("entry {index}, batch at offset {offset}: {error}");
+                return Err(LogError::Invalid(text));
+            }
+            served.push(ServedBatch {
                 prefix: bytes.slice(..PREFIX_BYTES),
                 body: bytes.slice(PREFIX_BYTES..),
                 entry: *entry,
-            })
-        });
-        served.collect()
+            });
+        }
+        Ok(served)
+    }
+
+    /// Reads an entry as a whole, with the log's own checksums: for who found a batch of it that is not right, so that the log knows of the damage.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`], or another one of the read.
+    pub async fn check(&self, index: LogIndex) -> Result<(), LogError> {
+        self.log.entries(index..index.next(), 1).await.map(drop)
     }
 
     async fn load(

@@ -67,6 +67,28 @@ fn damage_falls_back_to_the_older() {
     ));
 }
 
+/// Proves that the older checkpoint does not count when what came after it was purged, and that the damage of the newest is the reason.
+#[test]
+fn the_older_must_reach_the_log() {
+    let mut rig = Rig::new();
+    let log = rig.open().unwrap();
+    for index in 1..=5 {
+        append(&log, vec![entry(1, index, 20)]);
+    }
+    settle(&log);
+    block_on(log.save_checkpoint(id(1, 2), image(1))).unwrap();
+    block_on(log.save_checkpoint(id(1, 4), image(2))).unwrap();
+    rig.disk
+        .flip_bit(&rig.path("00000000000000000004-1.snap"), 80, 0)
+        .unwrap();
+    let loaded = || block_on(log.load_newest_checkpoint());
+    assert_eq!(loaded().unwrap(), Some((id(1, 2), image(1))));
+    block_on(log.purge(id(1, 2))).unwrap();
+    assert_eq!(loaded().unwrap(), Some((id(1, 2), image(1))));
+    block_on(log.purge(id(1, 3))).unwrap();
+    assert!(matches!(loaded(), Err(LogError::Damaged { .. })));
+}
+
 /// Proves that a power cut at any operation of a save leaves the old or the new one, whole, and no rest after the next start.
 #[test]
 fn power_cut_at_every_operation_of_a_save() {

@@ -196,9 +196,9 @@ fn a_lazy_frame_makes_the_last_batch_known() {
     );
 }
 
-/// Proves that a lost file in the middle, or the loss of all, is damage and not a shorter log.
+/// Proves that a lost file in the middle, or the loss of all, is neither a shorter log nor damage, which a broker would begin anew for.
 #[test]
-fn missing_files_are_damage() {
+fn missing_files_are_told_from_damage() {
     let mut rig = Rig::new();
     let log = rig.open().unwrap();
     for index in 0..20 {
@@ -219,13 +219,13 @@ fn missing_files_are_damage() {
     let disk = rig.disk.shared();
     disk.rename(&names[1], &rig.path("kept")).unwrap();
     assert!(
-        matches!(rig.open(), Err(LogError::Damaged { .. })),
+        matches!(rig.open(), Err(LogError::Missing { .. })),
         "a hole"
     );
     disk.rename(&rig.path("kept"), &names[1]).unwrap();
     disk.rename(&names[0], &rig.path("kept")).unwrap();
     assert!(
-        matches!(rig.open(), Err(LogError::Damaged { .. })),
+        matches!(rig.open(), Err(LogError::Missing { .. })),
         "the first file"
     );
     disk.rename(&rig.path("kept"), &names[0]).unwrap();
@@ -234,7 +234,7 @@ fn missing_files_are_damage() {
         disk.remove(&name).unwrap();
     }
     assert!(
-        matches!(rig.open(), Err(LogError::Damaged { .. })),
+        matches!(rig.open(), Err(LogError::Missing { .. })),
         "checkpoints without a log"
     );
 }
