@@ -131,8 +131,23 @@ fn both(one: Option<String>, other: Option<String>) -> Option<String> {
     }
 }
 
-fn replica<M: StateMachine>(router: &Router, group: &Group<M>) -> Now {
-    if group.is_in_sync() {
+/// Whether the replica here votes, if it shall: until then the others must not go.
+fn votes<M: StateMachine>(router: &Router, id: PlacementGroupId, group: &Group<M>) -> bool {
+    let own = router.node();
+    let shall = router.image(|image| {
+        let wanted = if id == PlacementGroupId::METADATA {
+            image.metadata_replicas().0.contains(&own)
+        } else {
+            image.replicas_wanted(id).contains(&own)
+        };
+        let member = image.members().get(&own).filter(|_| wanted);
+        member.map(|member| member.raft_node)
+    });
+    shall.is_none_or(|raft_node| group.replicas().voters.contains(&raft_node))
+}
+
+fn replica<M: StateMachine>(router: &Router, id: PlacementGroupId, group: &Group<M>) -> Now {
+    if group.is_in_sync() && votes(router, id, group) {
         Now::InSync
     } else if router.known_leader(group).is_some() {
         Now::Behind
@@ -147,13 +162,13 @@ fn groups(router: &Router) -> BTreeMap<PlacementGroupId, Now> {
         let now = if lost.contains_key(&group.id()) {
             Now::Lost
         } else {
-            replica(router, group.group())
+            replica(router, group.id(), group.group())
         };
         (group.id(), now)
     });
     let metadata = (
         PlacementGroupId::METADATA,
-        replica(router, router.metadata()),
+        replica(router, PlacementGroupId::METADATA, router.metadata()),
     );
     std::iter::once(metadata).chain(data).collect()
 }
