@@ -144,6 +144,12 @@ pub struct WaitingBroker {
     pub raft_node: u64,
     /// A member has this id: adding this one replaces it.
     pub replaces: bool,
+    /// It was the member, and found its disk damaged: it is taken in anew by itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub damaged: bool,
+    /// Why it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 /// One placement group.

@@ -32,6 +32,10 @@ pub struct WaitingBroker {
     pub zone: String,
     /// `host:port` where it says that others reach it.
     pub peer: String,
+    /// Its disk is damaged: it is taken in anew by itself, unless it is refused.
+    pub damaged: bool,
+    /// Why it is refused.
+    pub refused: Option<String>,
 }
 
 /// What all members know together.
@@ -79,6 +83,12 @@ struct Waiting {
     raft_node: u64,
     /// A member has this id: adding this one replaces it.
     replaces: bool,
+    /// It was the member, and found its disk damaged: it is taken in anew by itself.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    damaged: bool,
+    /// Why it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -162,6 +172,8 @@ fn waiting(image: &MetadataImage, asked: Vec<WaitingBroker>) -> Vec<Waiting> {
             peer: waiting.peer,
             raft_node: waiting.raft_node.get(),
             replaces: image.members().contains_key(&waiting.node),
+            damaged: waiting.damaged,
+            refused: waiting.refused,
         })
         .collect()
 }
@@ -384,6 +396,8 @@ mod tests {
             raft_node: RaftNodeId::new(raft_node),
             zone: String::new(),
             peer: peer.to_owned(),
+            damaged: false,
+            refused: None,
         };
         let one = one_of(vec![waits(1, "a:1")], 4).unwrap();
         assert_eq!(one.raft_node, RaftNodeId::new(1));

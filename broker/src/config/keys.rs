@@ -161,6 +161,12 @@ pub const KEYS: &[Key] = &[
         "Clients are kept away from a broker that the others have not heard for this long (1000 to 600000). It tells them four times as often.",
     ),
     key(
+        "cluster.refill-damaged",
+        Kind::Flag,
+        "true",
+        "Whether this broker, when it finds its data directory damaged, sets it aside and gets everything anew from the others, as soon as nothing depends on what it had. false, and in a cluster of one: it refuses to start.",
+    ),
+    key(
         "raft.heartbeat-ms",
         Kind::Number,
         "200",

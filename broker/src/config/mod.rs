@@ -116,6 +116,8 @@ pub struct Cluster {
     pub data_groups: u32,
     /// A broker that is silent for so long is fenced.
     pub session_ms: u64,
+    /// Whether this broker, when its disk is damaged, is taken in and filled anew by itself.
+    pub refill_damaged: bool,
 }
 
 /// Times of elections, in every placement group.

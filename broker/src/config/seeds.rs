@@ -82,6 +82,12 @@ impl Config {
         }
     }
 
+    /// Whether others can fill this broker anew when its disk is damaged, and shall.
+    #[must_use]
+    pub fn refills(&self) -> bool {
+        self.cluster.refill_damaged && !self.seeds().is_empty()
+    }
+
     /// What clients are told: `kafka.advertised`, or where the listener is if that can be dialled.
     #[must_use]
     pub fn kafka_address(&self) -> Option<&str> {

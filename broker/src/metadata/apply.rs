@@ -245,6 +245,7 @@ impl MetadataImage {
             MetadataCommand::AllocateProducerIds { node: _ } => self.allocate(),
             MetadataCommand::SetBrokerFence { node, fenced } => self.set_fence(node, fenced),
             MetadataCommand::AdmitBroker(admission) => self.admit(admission),
+            MetadataCommand::RefillBroker(refill) => self.refill(refill),
             MetadataCommand::SetDraining { node, draining } => self.set_draining(node, draining),
             MetadataCommand::MoveReplicas { targets } => self.move_replicas(targets),
             MetadataCommand::ReplicasMoved { group, id } => self.replicas_moved(group, id),

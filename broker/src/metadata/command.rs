@@ -2,6 +2,7 @@
 
 use super::image::Address;
 use super::membership::Admission;
+use super::refill::Refill;
 use std::collections::BTreeMap;
 use tidelog_model::{
     ClusterId, LogIndex, NodeId, PlacementGroupId, ProducerId, RaftNodeId, TopicId,
@@ -73,6 +74,8 @@ pub enum MetadataCommand {
     },
     /// A broker is a member under this Raft node from now on.
     AdmitBroker(Admission),
+    /// A broker that found its disk damaged is a member under another Raft node from now on, if nothing depends on what it had.
+    RefillBroker(Refill),
     /// A broker shall hold nothing any more, or shall stay after all.
     SetDraining {
         /// The broker.

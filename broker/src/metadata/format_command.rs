@@ -4,7 +4,8 @@
 
 use super::command::{ConfigChange, ConfigOperation, ConfigSetMode, MetadataCommand};
 use super::format_membership::{
-    put_admission, put_replicas, take_admission, take_raft_node, take_replicas,
+    put_admission, put_refill, put_replicas, take_admission, take_raft_node, take_refill,
+    take_replicas,
 };
 use super::image::Address;
 use super::membership::Admission;
@@ -32,6 +33,7 @@ const REPLICAS_MOVED: u8 = 19;
 const REMOVE_BROKER: u8 = 20;
 const CREATE_GROUPS: u8 = 21;
 const PREFER_LEADER: u8 = 22;
+const REFILL_BROKER: u8 = 23;
 
 impl MetadataCommand {
     /// The command as a proposal, stamped by the leader.
@@ -107,6 +109,7 @@ impl MetadataCommand {
         match self {
             Self::RemoveBroker { node } => to.i32(node.get()),
             Self::AdmitBroker(admission) => put_admission(to, admission),
+            Self::RefillBroker(refill) => put_refill(to, refill),
             Self::SetDraining { node, draining } => {
                 to.i32(node.get());
                 to.u8(u8::from(*draining));
@@ -148,6 +151,7 @@ impl MetadataCommand {
             Self::AllocateProducerIds { .. } => ALLOCATE_PRODUCER_IDS,
             Self::SetBrokerFence { .. } => SET_BROKER_FENCE,
             Self::AdmitBroker(_) => ADMIT_BROKER,
+            Self::RefillBroker(_) => REFILL_BROKER,
             Self::SetDraining { .. } => SET_DRAINING,
             Self::MoveReplicas { .. } => MOVE_REPLICAS,
             Self::ReplicasMoved { .. } => REPLICAS_MOVED,
@@ -232,6 +236,7 @@ fn membership(
 ) -> Result<MetadataCommand, FormatError> {
     Ok(match kind {
         ADMIT_BROKER => MetadataCommand::AdmitBroker(take_admission(from, version)?),
+        REFILL_BROKER => MetadataCommand::RefillBroker(take_refill(from)?),
         SET_DRAINING => MetadataCommand::SetDraining {
             node: NodeId::new(from.i32("the broker")?),
             draining: from.flag("whether it is drained")?,

@@ -5,6 +5,7 @@
 use super::format_command::{put_address, take_address, take_nodes};
 use super::image::MetadataImage;
 use super::membership::{Admission, AdmissionExpects, ClusterMember, ReplicaMove};
+use super::refill::Refill;
 use crate::format::{FormatError, Reader, Writer, insert_ascending};
 use std::collections::BTreeMap;
 use tidelog_model::{LogIndex, NodeId, PlacementGroupId, RaftNodeId};
@@ -46,6 +47,25 @@ pub(super) fn take_raft_node(
 ) -> Result<Option<RaftNodeId>, FormatError> {
     let id = from.u64(what)?;
     Ok((id != 0).then(|| RaftNodeId::new(id)))
+}
+
+pub(super) fn put_refill(to: &mut Writer, refill: &Refill) {
+    // What it expects is in its own fields.
+    let admission = Admission {
+        expects: None,
+        ..refill.admission.clone()
+    };
+    put_admission(to, &admission);
+    to.u64(refill.damaged.get());
+    to.u64(refill.checked.get());
+}
+
+pub(super) fn take_refill(from: &mut Reader<'_>) -> Result<Refill, FormatError> {
+    Ok(Refill {
+        admission: take_admission(from, 1)?,
+        damaged: RaftNodeId::new(from.u64("the damaged Raft node")?),
+        checked: LogIndex::new(from.u64("the image's entry")?),
+    })
 }
 
 pub(super) fn put_replicas(to: &mut Writer, groups: &BTreeMap<PlacementGroupId, Vec<NodeId>>) {

@@ -23,6 +23,7 @@ mod membership;
 mod membership_tests;
 mod names;
 mod plan;
+mod refill;
 mod spread;
 mod standing;
 
@@ -41,6 +42,7 @@ pub use machine::MetadataMachine;
 pub use membership::{Admission, AdmissionExpects, ClusterMember, REPLICAS_MAX, ReplicaMove};
 pub use names::{NameError, check_topic_name};
 pub use plan::{COPIES_DEFAULT, choose_first_replicas, choose_replicas, plan_drains, plan_moves};
+pub use refill::{Refill, RefillRefused};
 pub use spread::{choose_groups, choose_groups_on, copies_default};
 pub use standing::Standing;
 

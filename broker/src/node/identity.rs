@@ -16,7 +16,6 @@ use tidelog_model::{ClusterId, NodeId, RaftNodeId};
 use uuid::Uuid;
 
 const FILE: &str = "cluster.json";
-const TEMPORARY: &str = "cluster.json.tmp";
 const VERSION: u32 = 2;
 /// The file is a few lines; anything larger is not ours.
 const BYTES_MAX: u64 = 64 << 10;
@@ -104,6 +103,11 @@ pub enum IdentityError {
     },
 }
 
+/// A Raft node that there never was: random, and never 0.
+pub(super) fn new_raft_node(random: &dyn Random) -> RaftNodeId {
+    RaftNodeId::new(random.next_u64() >> 1 | 1)
+}
+
 /// Reads the file in `dir`, or makes one for broker `node`: with a new cluster of this broker alone called `alone`, or in no cluster.
 /// Durable when it returns.
 ///
@@ -121,12 +125,7 @@ pub(super) fn load_or_create(
         path: path.clone(),
         error,
     };
-    let exists = disk
-        .list(dir)
-        .map_err(io)?
-        .iter()
-        .any(|entry| entry.name == FILE);
-    let found = if exists {
+    let found = if has(disk, dir, FILE).map_err(io)? {
         let found = read(disk, &path)?;
         if found.node != node {
             return Err(IdentityError::OtherNode {
@@ -145,8 +144,7 @@ pub(super) fn load_or_create(
         Some(found) => found,
         None => Directory {
             node,
-            // Never reused: random, and never 0.
-            raft_node: RaftNodeId::new(random.next_u64() >> 1 | 1),
+            raft_node: new_raft_node(random.as_ref()),
             founding: None,
         },
     };
@@ -160,22 +158,23 @@ pub(super) fn load_or_create(
 }
 
 fn read(disk: &dyn Disk, path: &Path) -> Result<Directory, IdentityError> {
-    let io = |error| IdentityError::Io {
-        path: path.to_owned(),
-        error,
-    };
-    let damaged = |why: String| IdentityError::Damaged {
+    let bytes = read_small(disk, path).map_err(|error| unreadable(path, error))?;
+    decode(&bytes).map_err(|why| IdentityError::Damaged {
         path: path.to_owned(),
         why,
-    };
-    let file = disk.open(path, OpenMode::Read).map_err(io)?;
-    let length = file.length().map_err(io)?;
-    if length > BYTES_MAX {
-        return Err(damaged(format!("{length} bytes")));
+    })
+}
+
+/// What an error of [`read_small`] means.
+pub(super) fn unreadable(path: &Path, error: io::Error) -> IdentityError {
+    let path = path.to_owned();
+    match error.kind() {
+        io::ErrorKind::InvalidData => IdentityError::Damaged {
+            path,
+            why: error.to_string(),
+        },
+        _ => IdentityError::Io { path, error },
     }
-    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-    file.read_exact_at(&mut bytes, 0).map_err(io)?;
-    decode(&bytes).map_err(damaged)
 }
 
 /// The file's bytes, of this version or an older one; what is wrong with them.
@@ -228,21 +227,43 @@ pub(super) fn store(
     dir: &Path,
     directory: &Directory,
 ) -> Result<(), IdentityError> {
-    let path = dir.join(FILE);
-    write(disk, dir, &path, directory).map_err(|error| IdentityError::Io { path, error })
+    let write = || replace(disk, dir, FILE, &encode(directory)?);
+    write().map_err(|error| IdentityError::Io {
+        path: dir.join(FILE),
+        error,
+    })
 }
 
-fn write(disk: &dyn Disk, dir: &Path, path: &Path, directory: &Directory) -> io::Result<()> {
-    let bytes = encode(directory)?;
-    let temporary = dir.join(TEMPORARY);
-    if disk.list(dir)?.iter().any(|entry| entry.name == TEMPORARY) {
-        disk.remove(&temporary)?;
+/// Makes the file `name` of `dir` these bytes. Durable when it returns; a crash leaves the old file, or none, or the new one.
+pub(super) fn replace(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let temporary = format!("{name}.tmp");
+    let path = dir.join(&temporary);
+    if has(disk, dir, &temporary)? {
+        disk.remove(&path)?;
     }
-    let out = disk.open(&temporary, OpenMode::CreateNew)?;
-    out.write_all_at(&[IoSlice::new(&bytes)], 0)?;
+    let out = disk.open(&path, OpenMode::CreateNew)?;
+    out.write_all_at(&[IoSlice::new(bytes)], 0)?;
     out.sync_data()?;
-    disk.rename(&temporary, path)?;
+    disk.rename(&path, &dir.join(name))?;
     disk.sync_dir(dir)
+}
+
+/// Whether `dir` has an entry `name`.
+pub(super) fn has(disk: &dyn Disk, dir: &Path, name: &str) -> io::Result<bool> {
+    Ok(disk.list(dir)?.iter().any(|entry| entry.name == name))
+}
+
+/// The bytes of a small file; one of more than 64 KiB is not ours.
+pub(super) fn read_small(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
+    let file = disk.open(path, OpenMode::Read)?;
+    let length = file.length()?;
+    if length > BYTES_MAX {
+        let what = format!("{length} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

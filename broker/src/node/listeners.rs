@@ -92,6 +92,7 @@ fn metrics(net: &NetMetrics, peers: Option<&Arc<Peers>>) -> Arc<Metrics> {
     Arc::new(Metrics::new(|registry| {
         net.register(registry);
         if let Some(peers) = peers {
+            peers.formation.register(registry);
             peers.metrics.register(registry);
             peers.tls.register(registry);
         }
@@ -226,8 +227,10 @@ fn ask_members(peers: Option<&Arc<Peers>>, router: &Router) -> admin::AskMembers
             let shown = waiting.into_iter().map(|candidate| admin::WaitingBroker {
                 node: candidate.node(),
                 raft_node: candidate.raft_node(),
+                damaged: candidate.damaged.is_some(),
                 zone: candidate.zone,
                 peer: candidate.peer,
+                refused: candidate.refused,
             });
             let waiting = shown.collect();
             admin::Asked { waiting, empty }

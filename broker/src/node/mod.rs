@@ -13,6 +13,7 @@ mod leaders;
 mod listeners;
 mod members;
 mod peers;
+mod refill;
 mod stop;
 mod store;
 mod store_watch;
@@ -82,17 +83,40 @@ pub struct Node {
 
 impl Node {
     /// Starts a broker: recovers its groups, then opens its listeners. Ready when it returns; that it lives, and what it waits for, is told
-    /// from the beginning.
+    /// from the beginning. One that finds its disk damaged may wait for long, and is refilled then.
     ///
     /// # Errors
     /// [`StartError`]; nothing is left running.
     pub async fn start(config: Config, world: World) -> Result<Self, StartError> {
         let dir = config.node.data_dir.clone();
         let lock = lock_directory(&world, &dir)?;
+        let marked = || refill::Mark::load(world.disk.as_ref(), &dir);
+        loop {
+            let before = marked()?;
+            let error = match Self::start_once(&config, &world).await {
+                Ok((addresses, fatal, parts)) => {
+                    return Ok(Self {
+                        addresses,
+                        fatal,
+                        parts,
+                        _lock: lock,
+                    });
+                }
+                Err(error) => error,
+            };
+            // Damage that this start has found: from the beginning, to be refilled.
+            if before.is_some() || marked()?.is_none() {
+                return Err(error);
+            }
+            tracing::error!("{error}");
+        }
+    }
+
+    async fn start_once(config: &Config, world: &World) -> Result<Running, StartError> {
         let (tasks, health) = (Tasks::new(), Health::default());
         health.not_ready(START, "looking for the cluster");
-        let admin = listeners::open_admin(&config, &world, &health, &tasks).await?;
-        let (identity, peers) = match join(&config, &world, &health).await {
+        let admin = listeners::open_admin(config, world, &health, &tasks).await?;
+        let (identity, peers) = match join(config, world, &health).await {
             Ok(joined) => joined,
             Err(error) => {
                 tasks.stop().await;
@@ -100,8 +124,8 @@ impl Node {
             }
         };
         let starting = Starting {
-            config: &config,
-            world: &world,
+            config,
+            world,
             identity,
             peers: peers.as_ref(),
             health,
@@ -109,18 +133,16 @@ impl Node {
             tasks: &tasks,
         };
         match starting.start().await {
-            Ok((addresses, fatal, groups, listeners)) => Ok(Self {
-                addresses,
-                fatal,
-                parts: stop::Parts {
+            Ok((addresses, fatal, groups, listeners)) => {
+                let parts = stop::Parts {
                     heartbeats: groups.start_heartbeats(&tasks),
                     tasks,
                     groups,
                     listeners,
                     peers,
-                },
-                _lock: lock,
-            }),
+                };
+                Ok((addresses, fatal, parts))
+            }
             Err(error) => {
                 tasks.stop().await;
                 if let Some(peers) = peers {
@@ -158,6 +180,8 @@ impl Node {
         self.parts.stop_abruptly().await;
     }
 }
+
+type Running = (Addresses, watch::Receiver<Option<Ended>>, stop::Parts);
 
 type Started = (
     Addresses,
@@ -252,12 +276,20 @@ async fn join(
     let alone = seeds.is_empty().then_some(config.cluster.name.as_str());
     let (disk, dir) = (world.disk.as_ref(), &config.node.data_dir);
     let mut directory = identity::load_or_create(disk, &world.random, dir, node, alone)?;
+    let mark = refill::resume(disk, dir, &directory)?;
+    let mark = mark.filter(|mark| {
+        let refills = config.refills() && directory.founding.is_some();
+        if !refills {
+            tracing::warn!("this data directory was found damaged ({}) and is used as it is: it is not refilled", mark.what);
+        }
+        refills
+    });
     let peers = if seeds.is_empty() {
         peers::check_alone(&directory)?;
         None
     } else {
         Some(Arc::new(
-            peers::Peers::start(config, world, health, &mut directory).await?,
+            peers::Peers::start(config, world, health, &mut directory, mark.as_ref()).await?,
         ))
     };
     let cluster = directory

@@ -10,6 +10,7 @@ use super::error::StartError;
 use super::formation::{Asker, Formation, Founding};
 use super::identity::Directory;
 use super::listeners::{resolve, split};
+use super::refill::Mark;
 use crate::admin::Health;
 use crate::config::Config;
 use crate::peer::{
@@ -57,16 +58,18 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Opens the listener and waits until this broker is in a cluster.
+    /// Opens the listener and waits until this broker is in a cluster; with a `mark`, until it is taken in anew.
     pub(super) async fn start(
         config: &Config,
         world: &World,
         health: &Health,
         directory: &mut Directory,
+        mark: Option<&Mark>,
     ) -> Result<Self, StartError> {
         let seeds = config.seeds();
         check_named(&seeds, directory)?;
-        let identity = Arc::new(identity(config, world, directory));
+        let speaker = speaker(directory, mark);
+        let identity = Arc::new(identity(config, world, &speaker));
         let tasks = Tasks::new();
         let at = seeds.iter();
         let at = at.map(|(id, address)| (NodeId::new(*id), address.clone()));
@@ -84,7 +87,7 @@ impl Peers {
         };
         let transport = PeerTransport::new(PeerConfig::default(), parts);
         let (groups, services) = (PeerGroups::new(), CallServices::new());
-        let formation = Formation::new(config, directory, Arc::clone(&book));
+        let formation = Formation::new(config, &speaker, Arc::clone(&book));
         services.register(SERVICE_FORMATION, Arc::new(formation.clone()));
         let listen = resolve(&config.peer.listen, "peer.listen")?;
         let parts = PeerListenerParts {
@@ -103,6 +106,7 @@ impl Peers {
             transport: &transport,
             formation: &formation,
             health,
+            mark,
         };
         let formed = asker.form(directory).await;
         if formed.is_err() {
@@ -208,6 +212,14 @@ impl CallService for LeadersService {
         let known = groups.filter_map(|group| Some((group.id(), self.0.leader(group.id())?)));
         let answer = encode_leaders(&known.collect());
         std::future::ready(answer).boxed()
+    }
+}
+
+/// For whom it speaks: a damaged broker for whom it wants to be, since who it was takes part in nothing any more.
+fn speaker(directory: &Directory, mark: Option<&Mark>) -> Directory {
+    Directory {
+        raft_node: mark.map_or(directory.raft_node, |mark| mark.next),
+        ..directory.clone()
     }
 }
 

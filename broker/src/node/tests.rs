@@ -28,6 +28,7 @@ mod lost;
 mod majority;
 mod members;
 mod produce;
+mod refilled;
 mod replaced;
 mod replica_moves;
 mod secured;

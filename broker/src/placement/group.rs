@@ -59,7 +59,7 @@ pub(super) struct Core {
     pub(super) store: MachineStore,
     pub(super) peers: Arc<dyn PeerNetwork>,
     log: GroupLog,
-    observer: Observer,
+    pub(super) observer: Observer,
     proposer: Proposer,
     tasks: Tasks,
 }

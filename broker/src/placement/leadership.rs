@@ -14,7 +14,7 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::metrics::{RaftDataMetrics, RaftServerMetrics};
 use openraft::type_config::alias::WatchReceiverOf;
 use openraft::{Raft, RaftMetrics, ServerState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -195,6 +195,41 @@ impl Observer {
     }
 }
 
+impl Observer {
+    /// Whether, while this replica leads, the entries up to `upto` are on the disks of a quorum of the voters without `gone`, each of which has
+    /// answered within the lease; of both sets while voters change.
+    pub(super) fn quorum_without(&self, gone: RaftNodeId, upto: LogIndex) -> bool {
+        let data = self.data.borrow_watched();
+        let (Some(replication), Some(heard)) = (&data.replication, &data.heartbeat) else {
+            return false;
+        };
+        let matched: BTreeMap<u64, Option<u64>> = replication
+            .iter()
+            .map(|(node, at)| (*node, at.map(|id| id.index)))
+            .collect();
+        let is_there = |node: &u64| {
+            let at = heard.get(node).copied().flatten();
+            at.is_some_and(|at| at.into_inner().elapsed() < self.times.lease)
+        };
+        let has = |node: &u64| {
+            let reached = matched.get(node).copied().flatten() >= Some(upto.get());
+            reached && (*node == self.own.get() || is_there(node))
+        };
+        let server = self.server.borrow_watched();
+        let sets = server.membership_config.membership().get_joint_config();
+        quorum_without(sets, gone.get(), has)
+    }
+}
+
+/// Whether so many voters of each set have it that the set has a quorum of them without `gone`.
+fn quorum_without(sets: &[BTreeSet<u64>], gone: u64, has: impl Fn(&u64) -> bool) -> bool {
+    !sets.is_empty()
+        && sets.iter().all(|voters| {
+            let having = voters.iter().filter(|node| **node != gone && has(node));
+            2 * having.count() > voters.len()
+        })
+}
+
 struct Watcher {
     group: PlacementGroupId,
     server: WatchReceiverOf<Types, RaftServerMetrics<Types>>,
@@ -299,6 +334,27 @@ impl Drop for Watcher {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Proves that the one that is gone counts as a voter that has nothing, in every set, and that without any voter nothing is safe.
+    #[test]
+    fn who_is_gone_has_nothing() {
+        let set = |voters: &[u64]| voters.iter().copied().collect::<BTreeSet<u64>>();
+        let safe = |sets: &[BTreeSet<u64>], having: &[u64]| {
+            quorum_without(sets, 3, |node| having.contains(node))
+        };
+        assert!(safe(&[set(&[1, 2, 3])], &[1, 2]));
+        assert!(!safe(&[set(&[1, 2, 3])], &[1, 3]), "only it has it too");
+        assert!(!safe(&[set(&[1, 2, 3])], &[1]), "the other lacks it");
+        assert!(!safe(&[set(&[3])], &[3]), "the only copy");
+        assert!(!safe(&[set(&[1, 3])], &[1, 3]), "one of two");
+        assert!(safe(&[set(&[1, 2, 3, 4, 5])], &[1, 2, 4]));
+        assert!(!safe(&[set(&[1, 2, 3, 4, 5])], &[1, 2, 3]));
+        assert!(safe(&[set(&[1, 2])], &[1, 2]), "it holds nothing");
+        let joint = [set(&[1, 2, 3]), set(&[1, 3, 4])];
+        assert!(!safe(&joint, &[1, 2]), "the new set has none");
+        assert!(safe(&joint, &[1, 2, 4]));
+        assert!(!safe(&[], &[1, 2]));
+    }
 
     /// Proves that a group is only said to have been stopped by its owner when it was.
     #[test]

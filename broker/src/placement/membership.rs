@@ -98,6 +98,18 @@ impl<M: StateMachine> Group<M> {
             .collect()
     }
 
+    /// Whether this replica leads and may serve, and all that it has applied, so all that was ever acknowledged, is on the disks of a quorum of
+    /// voters without `gone`. If that one takes no part any more, it stays so. False where this replica does not know.
+    #[must_use]
+    pub fn holds_without(&self, gone: RaftNodeId) -> bool {
+        let Some(term) = self.serving_term() else {
+            return false;
+        };
+        let applied = self.applied().borrow().unwrap_or_default();
+        // The same term afterwards: what was looked at was a leader's.
+        self.core.observer.quorum_without(gone, applied.index) && self.serving_term() == Some(term)
+    }
+
     /// Does the next thing that brings the group closer to `wanted`. New replicas are taken in as learners, and vote only when they are
     /// close behind, each as soon as it is; a leader that shall go hands over first. Only the leader may step. May be cancelled and repeated at any time: each
     /// step starts from what is there.

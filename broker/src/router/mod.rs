@@ -21,7 +21,7 @@ use crate::datagroup::DataGroup;
 use crate::metadata::{Broker, MetadataImage, MetadataMachine, Topic};
 use crate::placement::{Group, GroupMap, ProposeError, StateMachine};
 use tidelog_model::{
-    LeaderEpoch, NodeId, PartitionId, PartitionIndex, PlacementGroupId, Term, TopicId,
+    LeaderEpoch, NodeId, PartitionId, PartitionIndex, PlacementGroupId, RaftNodeId, Term, TopicId,
 };
 use tokio::sync::watch;
 
@@ -281,6 +281,15 @@ impl Router {
             None => self.inner.elsewhere.leader(group),
             Some(held) => self.known_leader(held.group()),
         }
+    }
+
+    /// Data groups that this broker leads, and whose acknowledged entries are all on the disks of a quorum without the replica `gone`.
+    #[must_use]
+    pub fn groups_without(&self, gone: RaftNodeId) -> Vec<PlacementGroupId> {
+        let safe = self
+            .data_groups()
+            .filter(|group| group.group().holds_without(gone));
+        safe.map(|group| group.id()).collect()
     }
 
     /// Groups that this broker is a holder of, while its replica is empty and waits to be taken in: what it held before is gone with its disk.

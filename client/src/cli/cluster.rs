@@ -4,7 +4,9 @@
 //! Not here: what follows in the cluster (docs/protocols/membership.md).
 
 use super::{Failure, Global, Output, World, output};
-use crate::admin_http::{AdminClient, AdminError, MemberBroker, MemberGroup, Members};
+use crate::admin_http::{
+    AdminClient, AdminError, MemberBroker, MemberGroup, Members, WaitingBroker,
+};
 use clap::{Args, Subcommand};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -293,10 +295,10 @@ fn print(members: &Members, output: Output) -> Result<(), Failure> {
         ]
     });
     let waiting = members.waiting.iter().map(|at| {
-        let state = if at.replaces {
-            "waits, replaces the member"
-        } else {
-            "waits"
+        let state = match (at.damaged, at.replaces) {
+            (true, _) => "damaged, waits to be refilled",
+            (false, true) => "waits, replaces the member",
+            (false, false) => "waits",
         };
         vec![
             at.id.to_string(),
@@ -324,12 +326,23 @@ fn print(members: &Members, output: Output) -> Result<(), Failure> {
     });
     let head = ["GROUP", "REPLICAS", "MOVING-TO", "LEADER", "TERM"];
     output::table(&head, &groups.collect::<Vec<_>>())?;
-    let lost: String = members.groups.iter().filter_map(lost).collect();
-    if lost.is_empty() {
+    let refused = members.waiting.iter().filter_map(refused);
+    let lost = members.groups.iter().filter_map(lost);
+    let lines: String = refused.chain(lost).collect();
+    if lines.is_empty() {
         Ok(())
     } else {
-        output::data(&format!("\n{lost}"))
+        output::data(&format!("\n{lines}"))
     }
+}
+
+/// A line about a damaged broker that nobody refills.
+fn refused(at: &WaitingBroker) -> Option<String> {
+    let why = at.refused.as_ref()?;
+    Some(format!(
+        "broker {} is damaged and not refilled, since {why}\n",
+        at.id
+    ))
 }
 
 /// A line about a group whose replicas are gone.

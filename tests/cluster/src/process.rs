@@ -52,6 +52,25 @@ impl Broker {
         self.folder.join("data")
     }
 
+    /// What it has set aside of its data directory, since it was damaged.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn set_aside(&self) -> Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(self.data())? {
+            let entry = entry?;
+            if entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with("set-aside-")
+            {
+                found.push(entry.path());
+            }
+        }
+        Ok(found)
+    }
+
     pub(crate) fn configure(&self, text: &str) -> Result<()> {
         std::fs::create_dir_all(&self.folder)?;
         Ok(std::fs::write(self.folder.join("broker.toml"), text)?)

@@ -36,25 +36,48 @@ struct Question {
     /// The caller wants to know who waits to be taken in.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     waiting: bool,
+    /// The caller's disk is damaged: it was this Raft node, and wants to be the one of its handshake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    damaged: Option<u64>,
+    /// The caller wants to know which groups need this Raft node not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    without: Option<u64>,
+}
+
+impl Question {
+    fn new(zone: &str, peer: &str) -> Self {
+        Self {
+            version: VERSION,
+            zone: zone.to_owned(),
+            peer: peer.to_owned(),
+            waiting: false,
+            damaged: None,
+            without: None,
+        }
+    }
 }
 
 /// The bytes of a question of who does not ask to be taken in, with or without the wish to know who does.
 pub(super) fn question_of_member(waiting: bool) -> Bytes {
     bytes(&Question {
-        version: VERSION,
-        zone: String::new(),
-        peer: String::new(),
         waiting,
+        ..Question::new("", "")
     })
 }
 
-/// The bytes of a question.
-pub(super) fn question(zone: &str, peer: &str) -> Bytes {
+/// The bytes of a question for the groups that need the Raft node `gone` not.
+pub(super) fn question_without(gone: RaftNodeId) -> Bytes {
     bytes(&Question {
-        version: VERSION,
-        zone: zone.to_owned(),
-        peer: peer.to_owned(),
-        waiting: false,
+        without: Some(gone.get()),
+        ..Question::new("", "")
+    })
+}
+
+/// The bytes of a question of who asks to be taken in: new, or since the disk of `damaged`, which it was, is.
+pub(super) fn question(zone: &str, peer: &str, damaged: Option<RaftNodeId>) -> Bytes {
+    bytes(&Question {
+        damaged: damaged.map(RaftNodeId::get),
+        ..Question::new(zone, peer)
     })
 }
 
@@ -65,6 +88,11 @@ fn bytes(question: &Question) -> Bytes {
 /// Whether the question is also who waits to be taken in.
 pub(super) fn wants_waiting(request: &[u8]) -> bool {
     read(request).is_some_and(|question| question.waiting)
+}
+
+/// The Raft node without which groups shall be safe, if that is the question.
+pub(super) fn wants_without(request: &[u8]) -> Option<RaftNodeId> {
+    read(request)?.without.map(RaftNodeId::new)
 }
 
 fn read(request: &[u8]) -> Option<Question> {
@@ -82,6 +110,12 @@ pub(in crate::node) struct Candidate {
     pub(in crate::node) zone: String,
     /// `host:port` where it says that others reach it.
     pub(in crate::node) peer: String,
+    /// The Raft node that it was, whose files are damaged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::node) damaged: Option<u64>,
+    /// Why it is not taken in anew by itself; the leader of metadata says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(in crate::node) refused: Option<String>,
 }
 
 impl Candidate {
@@ -92,6 +126,18 @@ impl Candidate {
     pub(in crate::node) fn raft_node(&self) -> RaftNodeId {
         RaftNodeId::new(self.raft_node_id)
     }
+
+    pub(in crate::node) fn damaged(&self) -> Option<RaftNodeId> {
+        self.damaged.map(RaftNodeId::new)
+    }
+}
+
+/// A reason, short enough for an answer with all candidates.
+fn cut(mut why: String) -> String {
+    let end = (0..=TEXT_BYTES_MAX.min(why.len())).rev();
+    let end = { end }.find(|at| why.is_char_boundary(*at));
+    why.truncate(end.unwrap_or(0));
+    why
 }
 
 type Known = BTreeMap<(NodeId, RaftNodeId), (Candidate, Instant)>;
@@ -116,13 +162,42 @@ impl Candidates {
             raft_node_id: caller.node.get(),
             zone,
             peer,
+            damaged: question.damaged,
+            refused: None,
         };
         let who = (caller.broker, caller.node);
         let mut known = self.0.lock();
         known.retain(|_, (_, heard)| heard.elapsed() < REMEMBERED);
-        if known.len() < CANDIDATES_MAX || known.contains_key(&who) {
+        let before = known.get(&who).map(|(before, _)| before.refused.clone());
+        if known.len() < CANDIDATES_MAX || before.is_some() {
+            let candidate = Candidate {
+                refused: before.flatten(),
+                ..candidate
+            };
             known.insert(who, (candidate, Instant::now()));
         }
+    }
+
+    /// Takes note of why a candidate is not taken in.
+    pub(super) fn refuse(&self, who: (NodeId, RaftNodeId), why: Option<String>) {
+        if let Some((candidate, _)) = self.0.lock().get_mut(&who) {
+            candidate.refused = why.map(cut);
+        }
+    }
+
+    /// Why the caller is not taken in, if this broker says so.
+    pub(super) fn refused(&self, caller: &Caller) -> Option<String> {
+        let known = self.0.lock();
+        let (candidate, _) = known.get(&(caller.broker, caller.node))?;
+        candidate.refused.clone()
+    }
+
+    /// Another broker decides.
+    pub(super) fn forget_refusals(&self) {
+        let mut known = self.0.lock();
+        known
+            .values_mut()
+            .for_each(|(candidate, _)| candidate.refused = None);
     }
 
     pub(super) fn lately(&self) -> Vec<Candidate> {
@@ -154,15 +229,15 @@ mod tests {
     #[test]
     fn candidates_are_told_apart_and_bounded() {
         let known = Candidates::default();
-        known.note(&caller(4, 44), &question("a", "h:1"));
-        known.note(&caller(4, 45), &question("a", "h:2"));
-        known.note(&caller(4, 44), &question("b", "h:3"));
+        known.note(&caller(4, 44), &question("a", "h:1", None));
+        known.note(&caller(4, 45), &question("a", "h:2", None));
+        known.note(&caller(4, 44), &question("b", "h:3", None));
         known.note(&caller(5, 55), &question_of_member(true));
-        known.note(&caller(6, 66), &question("a", &"h".repeat(256)));
+        known.note(&caller(6, 66), &question("a", &"h".repeat(256), None));
         known.note(&caller(7, 77), b"{");
         let peers: Vec<String> = known.lately().into_iter().map(|at| at.peer).collect();
         assert_eq!(peers, ["h:3", "h:2"]);
-        known.note(&caller(4, 44), &question("a\nb", "h:1\u{1b}[2J"));
+        known.note(&caller(4, 44), &question("a\nb", "h:1\u{1b}[2J", None));
         let first = known.lately().remove(0);
         assert_eq!(
             (first.zone.as_str(), first.peer.as_str()),
@@ -171,11 +246,40 @@ mod tests {
         for node in 1_000..1_100 {
             known.note(
                 &caller(8, node),
-                &question(&"z".repeat(255), &"h".repeat(255)),
+                &question(&"z".repeat(255), &"h".repeat(255), None),
             );
         }
         let all = known.lately();
         assert_eq!(all.len(), CANDIDATES_MAX);
         assert!(serde_json::to_vec(&all).unwrap().len() < 48 << 10);
+    }
+
+    /// Proves that a damaged broker says which Raft node it was, that the reason against it is kept while it goes on asking and told to it alone, that reasons are
+    /// bounded, and that another leader's are forgotten.
+    #[test]
+    fn damaged_ones_hear_why() {
+        let known = Candidates::default();
+        let who = caller(4, 44);
+        let asks = question("a", "h:1", Some(RaftNodeId::new(43)));
+        known.note(&who, &asks);
+        assert_eq!(known.refused(&who), None);
+        known.refuse((who.broker, who.node), Some("ä".repeat(200)));
+        known.note(&who, &asks);
+        let one = known.lately().remove(0);
+        assert_eq!(one.damaged(), Some(RaftNodeId::new(43)));
+        assert_eq!(one.refused, Some("ä".repeat(127)));
+        assert_eq!(known.refused(&who), one.refused);
+        assert_eq!(known.refused(&caller(4, 45)), None);
+        known.forget_refusals();
+        assert_eq!(known.refused(&who), None);
+        let old: Candidate =
+            serde_json::from_str(r#"{"broker_id":4,"raft_node_id":44,"zone":"","peer":"h:1"}"#)
+                .unwrap();
+        assert_eq!(old.damaged(), None);
+        assert_eq!(
+            wants_without(&question_without(RaftNodeId::new(9))),
+            Some(RaftNodeId::new(9))
+        );
+        assert_eq!(wants_without(&asks), None);
     }
 }

@@ -31,6 +31,12 @@ pub(super) struct Told {
     /// Groups whose replica at this one is empty though it is a holder; only if `waiting` is asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) empty: Vec<u32>,
+    /// Groups that this one leads and that need the Raft node that was asked about not; only if that is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) safe: Vec<u32>,
+    /// Why the caller, whose disk is damaged, is not taken in anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) refused: Option<String>,
 }
 
 /// The members of a cluster, as of an entry of its metadata group.
@@ -146,6 +152,8 @@ mod tests {
             members: None,
             waiting: Vec::new(),
             empty: Vec::new(),
+            safe: Vec::new(),
+            refused: None,
         }
     }
 

@@ -7,6 +7,7 @@
 mod candidates;
 mod decide;
 mod record;
+mod refill;
 mod standing;
 
 use super::START;
@@ -15,6 +16,7 @@ use super::book::Book;
 use super::error::StartError;
 use super::identity::{self, Directory};
 use super::peers::SERVICE_FORMATION;
+use super::refill::Mark;
 use crate::admin::Health;
 use crate::config::Config;
 use crate::peer::{CallService, Caller, PeerTarget, PeerTransport};
@@ -25,10 +27,12 @@ use decide::{Decision, MembersNow, Told, VERSION, decide};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tidelog_model::{NodeId, PlacementGroupId};
+use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId};
 use tokio::time::{Instant, timeout};
 
 pub(super) use candidates::Candidate;
@@ -53,6 +57,7 @@ pub(super) struct Formation {
     candidates: Candidates,
     book: Arc<Book>,
     router: Arc<OnceLock<Router>>,
+    damaged_waiting: Gauge,
 }
 
 impl Formation {
@@ -71,13 +76,24 @@ impl Formation {
             members: None,
             waiting: Vec::new(),
             empty: Vec::new(),
+            safe: Vec::new(),
+            refused: None,
         };
         Self {
             told: Arc::new(Mutex::new(told)),
             candidates: Candidates::default(),
             book,
             router: Arc::default(),
+            damaged_waiting: Gauge::default(),
         }
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "brokers_damaged_waiting",
+            "Brokers with a damaged disk that wait to be refilled, as the leader of metadata knows; 0 on all others",
+            self.damaged_waiting.clone(),
+        );
     }
 
     /// From now on it is told which replicas of this broker are empty.
@@ -93,21 +109,8 @@ impl Formation {
         transport: &PeerTransport,
         others: Vec<NodeId>,
     ) -> (Vec<Candidate>, BTreeMap<PlacementGroupId, usize>) {
-        let targets = others.into_iter().filter_map(|node| {
-            let target = self.book.target(node)?;
-            Some((node.get(), target))
-        });
         let request = candidates::question_of_member(true);
-        let answers = targets.map(|(id, target)| {
-            let request = request.clone();
-            async move { timeout(WAITING_WITHIN, ask(transport, &target, id, request)).await }
-        });
-        let answers = futures::future::join_all(answers.collect::<Vec<_>>()).await;
-        let told = answers
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|(_, told)| told);
+        let told = self.ask_these(transport, others, request).await;
         let mut asked = self.candidates.lately();
         let mut empty: BTreeMap<PlacementGroupId, usize> = BTreeMap::new();
         let mut note = |groups: Vec<u32>| {
@@ -120,9 +123,76 @@ impl Formation {
             asked.extend(told.waiting);
             note(told.empty);
         }
-        asked.sort_by_key(|one| (one.broker_id, one.raft_node_id));
+        // One of them leads metadata, and knows why.
+        asked.sort_by_key(|one| (one.broker_id, one.raft_node_id, one.refused.is_none()));
         asked.dedup_by_key(|one| (one.broker_id, one.raft_node_id));
         (self.keep_strangers(asked), empty)
+    }
+
+    async fn ask_these(
+        &self,
+        transport: &PeerTransport,
+        members: Vec<NodeId>,
+        request: Bytes,
+    ) -> Vec<Told> {
+        let targets = members.into_iter().filter_map(|node| {
+            let target = self.book.target(node)?;
+            Some((node.get(), target))
+        });
+        let answers = targets.map(|(id, target)| {
+            let request = request.clone();
+            async move { timeout(WAITING_WITHIN, ask(transport, &target, id, request)).await }
+        });
+        let answers = futures::future::join_all(answers.collect::<Vec<_>>()).await;
+        let answers = answers.into_iter().flatten().flatten();
+        answers.map(|(_, told)| told).collect()
+    }
+
+    /// Data groups that `others`, or this broker, lead, and that are safe without the Raft node `gone`.
+    pub(super) async fn ask_without(
+        &self,
+        transport: &PeerTransport,
+        others: Vec<NodeId>,
+        gone: RaftNodeId,
+    ) -> BTreeSet<PlacementGroupId> {
+        let request = candidates::question_without(gone);
+        let told = self.ask_these(transport, others, request).await;
+        let safe = told.into_iter().flat_map(|told| told.safe);
+        let safe = safe.chain(self.safe_without(gone));
+        safe.map(PlacementGroupId::new).collect()
+    }
+
+    fn safe_without(&self, gone: RaftNodeId) -> Vec<u32> {
+        let safe = self.router.get().map(|router| router.groups_without(gone));
+        let safe = safe.into_iter().flatten();
+        safe.map(PlacementGroupId::get).collect()
+    }
+
+    /// Brokers that ask to be taken in anew since their disks are damaged, on the leader of metadata. On any other broker none, and it says nothing of
+    /// them any more.
+    pub(super) fn damaged(&self, leads: bool) -> Vec<Candidate> {
+        let mut asked = Vec::new();
+        if leads {
+            asked = self.keep_strangers(self.candidates.lately());
+            asked.retain(|one| one.damaged.is_some());
+        } else {
+            self.candidates.forget_refusals();
+        }
+        let waiting = i64::try_from(asked.len()).unwrap_or(i64::MAX);
+        self.damaged_waiting.set(waiting);
+        asked
+    }
+
+    /// How many brokers wait with this id.
+    pub(super) fn waiting(&self, node: NodeId) -> usize {
+        let waiting = self.keep_strangers(self.candidates.lately());
+        waiting.iter().filter(|one| one.node() == node).count()
+    }
+
+    /// Tells `candidate`, and whoever asks, why it is not taken in anew.
+    pub(super) fn answer_damaged(&self, candidate: &Candidate, refused: Option<String>) {
+        let who = (candidate.node(), candidate.raft_node());
+        self.candidates.refuse(who, refused);
     }
 
     fn empty(&self) -> Vec<u32> {
@@ -172,6 +242,10 @@ impl CallService for Formation {
             answer.waiting = self.keep_strangers(self.candidates.lately());
             answer.empty = self.empty();
         }
+        if let Some(gone) = candidates::wants_without(&request) {
+            answer.safe = self.safe_without(gone);
+        }
+        answer.refused = self.candidates.refused(&caller);
         let answer = serde_json::to_vec(&answer).unwrap_or_default();
         std::future::ready(Bytes::from(answer)).boxed()
     }
@@ -188,6 +262,8 @@ pub(super) struct Asker<'a> {
     pub(super) transport: &'a PeerTransport,
     pub(super) formation: &'a Formation,
     pub(super) health: &'a Health,
+    /// This broker is damaged, and wants to begin anew.
+    pub(super) mark: Option<&'a Mark>,
 }
 
 impl Asker<'_> {
@@ -206,6 +282,9 @@ impl Asker<'_> {
     /// Waits until this broker is in a cluster; its record is durable then. Waits for as long as seeds are missing, and a broker that no
     /// cluster knows until an operator takes it in.
     pub(super) async fn form(&self, directory: &mut Directory) -> Result<Founding, StartError> {
+        if let Some(mark) = self.mark {
+            return self.form_anew(directory, mark).await;
+        }
         let seeds = self.config.seeds();
         let own = self.formation.told.lock().clone();
         let mut said: Option<(String, Instant)> = None;
@@ -287,7 +366,8 @@ impl Asker<'_> {
             address: address.to_owned(),
         };
         let zone = &self.config.node.zone;
-        let request = candidates::question(zone, self.config.peer_address());
+        let damaged = self.mark.map(|mark| mark.raft_node);
+        let request = candidates::question(zone, self.config.peer_address(), damaged);
         ask(self.transport, &target, id, request).await
     }
 }
@@ -365,6 +445,8 @@ mod tests {
             members: None,
             waiting: Vec::new(),
             empty: Vec::new(),
+            safe: Vec::new(),
+            refused: None,
         };
         let says = |told: &Told, node| {
             let answers = BTreeMap::from([(1, told.clone())]);

@@ -169,6 +169,8 @@ mod tests {
             }),
             waiting: Vec::new(),
             empty: Vec::new(),
+            safe: Vec::new(),
+            refused: None,
         }
     }
 

@@ -18,6 +18,7 @@ use super::identity::Identity;
 use super::leaders::{self, hand_over};
 use super::members;
 use super::peers::{Peers, SERVICE_METADATA};
+use super::refill::admit_damaged;
 use super::store::NodeStore;
 use crate::config::Config;
 use crate::coordinator::service::Coordinator;
@@ -114,27 +115,52 @@ fn metadata_client(parts: &Parts<'_>, group: &Group<MetadataMachine>) -> Metadat
 }
 
 /// Starts the groups. Returns when this broker's part of the cluster works; what a broker that was just taken in shall hold is still on
-/// its way then.
+/// its way then. After an error none of them runs.
 pub(super) async fn start(parts: Parts<'_>) -> Result<NodeGroups, StartError> {
     let starter = Starter::new(&parts);
-    let metadata_id = PlacementGroupId::METADATA;
     let first = starter.record_members();
     let machine = MetadataMachine::new();
     let started = starter
-        .start_group(metadata_id, machine, 1, first, parts.tasks)
+        .start_group(PlacementGroupId::METADATA, machine, 1, first, parts.tasks)
         .await?;
     let metadata = started.group;
     let client = metadata_client(&parts, &metadata);
-    setup::bootstrap(&parts, &client).await?;
+    match begin(&parts, starter, &client).await {
+        Ok((router, host)) => Ok(NodeGroups {
+            metadata,
+            offloads: host.offloads.clone(),
+            router,
+            coordinators: host.coordinators.clone(),
+            client,
+            host,
+            registered: started.registered,
+        }),
+        Err(error) => {
+            drop(started.registered);
+            metadata.stop().await;
+            Err(error)
+        }
+    }
+}
+
+/// Everything after the metadata group runs.
+async fn begin(
+    parts: &Parts<'_>,
+    starter: Starter,
+    client: &MetadataClient,
+) -> Result<(Router, Arc<Host>), StartError> {
+    let (metadata, metadata_id) = (&client.group, PlacementGroupId::METADATA);
+    setup::bootstrap(parts, client).await?;
     let elsewhere = LeadersElsewhere::default();
     let router = Router::new(client.clone(), elsewhere.clone());
     let (tasks, random) = (parts.tasks, &parts.world.random);
     if let Some(peers) = parts.peers {
         peers.answer_leaders(&router);
         peers.ask_leaders(&router, &elsewhere, Arc::clone(random), tasks);
-        members::keep(metadata_id, &metadata, &client, tasks);
-        leaders::spread(metadata_id, &metadata, &metadata, parts.identity, tasks);
-        members::plan(&client, tasks);
+        members::keep(metadata_id, metadata, client, tasks);
+        leaders::spread(metadata_id, metadata, metadata, parts.identity, tasks);
+        members::plan(client, tasks);
+        admit_damaged(peers, client, tasks);
         client.watch_brokers(tasks);
     }
     let host = Arc::new(Host::new(
@@ -143,12 +169,17 @@ pub(super) async fn start(parts: Parts<'_>) -> Result<NodeGroups, StartError> {
         client.clone(),
         router.clone(),
     ));
-    host.start_all().await?;
+    let held = host.start_all().await;
+    if held.is_err() {
+        host.stop().await;
+    }
+    held?;
     if parts.peers.is_none() {
-        router
-            .reconcile()
-            .await
-            .map_err(|error| StartError::Metadata(error.to_string()))?;
+        let reconciled = router.reconcile().await;
+        if reconciled.is_err() {
+            host.stop().await;
+        }
+        reconciled.map_err(|error| StartError::Metadata(error.to_string()))?;
     }
     router.start_reconcile(tasks);
     host.watch(tasks);
@@ -165,14 +196,6 @@ pub(super) async fn start(parts: Parts<'_>) -> Result<NodeGroups, StartError> {
         let host = Arc::clone(&host);
         watch.start(move |standing| host.end(standing), tasks);
     }
-    keep_metadata(&metadata, &parts.store.tier, tasks);
-    Ok(NodeGroups {
-        metadata,
-        offloads: host.offloads.clone(),
-        router,
-        coordinators: host.coordinators.clone(),
-        client,
-        host,
-        registered: started.registered,
-    })
+    keep_metadata(metadata, &parts.store.tier, tasks);
+    Ok((router, host))
 }

@@ -4,7 +4,7 @@
 //! Spec: docs/protocols/cluster-formation.md (bootstrap), docs/protocols/membership.md
 
 use super::super::START;
-use super::super::error::StartError;
+use super::super::error::{Ended, StartError};
 use super::super::formation::MemberRecord;
 use super::super::listeners::split;
 use super::Parts;
@@ -174,6 +174,10 @@ async fn propose(
         };
         if parts.peers.is_none() || matches!(error, ProposeError::Fatal(_)) {
             return Err(StartError::Metadata(error.to_string()));
+        }
+        // Its own replica has stopped: no answer of the others will ever be seen here.
+        if let Some(Ended::Failed(why)) = &*parts.fatal.borrow() {
+            return Err(StartError::Metadata(why.clone()));
         }
         let text = if metadata.group.is_taken_in() {
             "the cluster has no leader for its metadata, is a majority of the brokers up?"

@@ -8,14 +8,17 @@ use super::super::World;
 use super::super::error::{Ended, StartError};
 use super::super::identity::Identity;
 use super::super::peers::Peers;
+use super::super::refill::Damage;
 use super::Parts;
 use crate::config::Config;
 use crate::log::{
-    GroupLog, GroupLogConfig, LogEnv, LogFailure, NoObserver, ZeroingPace, finish_drop, was_dropped,
+    GroupLog, GroupLogConfig, LogEnv, LogFailure, ZeroingPace, finish_drop, was_dropped,
 };
 use crate::metadata::MetadataImage;
 use crate::peer::Registered;
-use crate::placement::{Group, GroupConfig, Member, NoPeers, StateMachine};
+use crate::placement::{
+    Group, GroupConfig, Member, NoPeers, PeerNetwork, PlacementError, StateMachine,
+};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,6 +38,8 @@ pub(super) struct Starter {
     pub(super) identity: Identity,
     pub(super) peers: Option<Arc<Peers>>,
     pub(super) fatal: watch::Sender<Option<Ended>>,
+    /// Told what logs find damaged.
+    damage: Arc<Damage>,
     /// How fast the logs of all groups zero files ahead.
     zeroing: Arc<ZeroingPace>,
     /// Set while this broker takes no records for want of room.
@@ -48,6 +53,21 @@ pub(super) struct Started<M: StateMachine> {
     pub(super) registered: Option<Registered>,
 }
 
+/// Starts a group; if that fails its log is closed, since the directory may be used for something else then.
+async fn start_on<M: StateMachine>(
+    config: GroupConfig,
+    log: GroupLog,
+    machine: M,
+    peers: Arc<dyn PeerNetwork>,
+) -> Result<Group<M>, PlacementError> {
+    let started = Group::start(config, log.clone(), machine, peers).await;
+    if started.is_err() {
+        // Closed already, or it has failed: either way nothing writes any more.
+        let _ = log.close().await;
+    }
+    started
+}
+
 impl Starter {
     pub(super) fn new(parts: &Parts<'_>) -> Self {
         Self {
@@ -56,6 +76,15 @@ impl Starter {
             identity: parts.identity,
             peers: parts.peers.cloned(),
             fatal: parts.fatal.clone(),
+            damage: Arc::new(Damage {
+                disk: Arc::clone(&parts.world.disk),
+                random: Arc::clone(&parts.world.random),
+                dir: parts.config.node.data_dir.clone(),
+                raft_node: parts.identity.raft_node,
+                refills: parts.config.refills(),
+                fatal: parts.fatal.clone(),
+                marking: parking_lot::Mutex::default(),
+            }),
             zeroing: Arc::default(),
             refusing: Arc::clone(parts.refusing),
         }
@@ -144,7 +173,7 @@ impl Starter {
                 address: String::new(),
             };
             let group_config = GroupConfig::alone(id, raft_node, member);
-            let group = Group::start(group_config, log, machine, Arc::new(NoPeers)).await?;
+            let group = start_on(group_config, log, machine, Arc::new(NoPeers)).await?;
             self.watch_fatal(&group, tasks);
             group.wait_leader(LEAD_WITHIN).await?;
             let registered = None;
@@ -155,7 +184,7 @@ impl Starter {
         group_config.heartbeat = Duration::from_millis(times.heartbeat_ms);
         group_config.election_min = Duration::from_millis(times.election_min_ms);
         group_config.election_max = Duration::from_millis(times.election_max_ms);
-        let group = Group::start(group_config, log, machine, peers.transport.group(id)).await?;
+        let group = start_on(group_config, log, machine, peers.transport.group(id)).await?;
         self.watch_fatal(&group, tasks);
         let registered = Some(peers.groups.register(id, group.inbox()));
         Ok(Started { group, registered })
@@ -195,7 +224,7 @@ impl Starter {
             fatal: Arc::new(move |failure: &LogFailure| {
                 fatal.send_replace(Some(Ended::Failed(format!("log of group {id}: {failure}"))));
             }),
-            observer: Arc::new(NoObserver),
+            observer: Arc::clone(&self.damage) as _,
         };
         GroupLog::open(config, env).await
     }

@@ -1,0 +1,188 @@
+//! A damaged broker waits until the others take it in anew, and begins anew then.
+//!
+//! Owns: [`decide`]: what the answers mean to it. Pure.
+//! Not here: the order of what happens on its disk (`refill::mark`), the others' decision (`refill::admit`).
+//! Spec: docs/protocols/refill.md (steps 2 and 5)
+
+use super::super::error::StartError;
+use super::super::identity::Directory;
+use super::super::refill::Mark;
+use super::decide::{MembersNow, Told};
+use super::{Asker, Founding, ROUND_PAUSE};
+use crate::observe::printable;
+use std::collections::BTreeMap;
+use tidelog_model::RaftNodeId;
+use tokio::time::Instant;
+
+/// What a damaged broker learned.
+#[derive(Debug, PartialEq, Eq)]
+enum Learned {
+    /// It is a member under its new Raft node.
+    TakenIn,
+    /// It is not yet; what it waits for.
+    Waits(String),
+}
+
+/// The answers of this broker's own cluster.
+fn of_cluster<'a>(own: &Told, answers: &'a BTreeMap<i32, Told>) -> impl Iterator<Item = &'a Told> {
+    let cluster = own.record.as_ref().map(Founding::cluster);
+    let same = move |told: &&Told| told.record.as_ref().map(Founding::cluster) == cluster;
+    answers.values().filter(same)
+}
+
+/// Who is a member, as who knows it best says.
+fn newest<'a>(own: &Told, answers: &'a BTreeMap<i32, Told>) -> Option<&'a MembersNow> {
+    let known = of_cluster(own, answers).filter_map(|told| told.members.as_ref());
+    known.max_by_key(|members| members.at)
+}
+
+/// Decides for the broker that says `own` of itself, under its new Raft node, and was `damaged` before.
+fn decide(own: &Told, damaged: RaftNodeId, answers: &BTreeMap<i32, Told>) -> Learned {
+    let waits = |text: &str| Learned::Waits(text.to_owned());
+    let Some(now) = newest(own, answers) else {
+        return waits("no other broker is reached that knows the members of the cluster");
+    };
+    let mut members = now.members.iter();
+    let member = members.find(|member| member.broker_id == own.broker_id);
+    match member.map(|member| member.raft_node_id) {
+        Some(known) if known == own.raft_node_id => Learned::TakenIn,
+        Some(known) if known == damaged.get() => {
+            let mut refused = of_cluster(own, answers).filter_map(|told| told.refused.as_deref());
+            let why = refused.next().map(printable);
+            Learned::Waits(why.map_or_else(
+                || "the others have not decided yet".to_owned(),
+                |why| format!("they refuse, since {why}"),
+            ))
+        }
+        Some(_) => waits("another data directory has taken its place"),
+        None => waits("it is no member of the cluster any more"),
+    }
+}
+
+impl Asker<'_> {
+    /// Waits until this broker is a member under the Raft node that `mark` names, and gives the directory over to that one. The groups of `directory`, the damaged
+    /// one's, are set aside then.
+    pub(super) async fn form_anew(
+        &self,
+        directory: &mut Directory,
+        mark: &Mark,
+    ) -> Result<Founding, StartError> {
+        let own = self.formation.told.lock().clone();
+        let mut seeds = self.config.seeds();
+        let mut said: Option<(String, Instant)> = None;
+        loop {
+            let answers = self.ask_all(&seeds, own.broker_id).await;
+            // The leader of metadata may be none of the seeds.
+            for member in newest(&own, &answers)
+                .into_iter()
+                .flat_map(|now| &now.members)
+            {
+                if !member.peer.is_empty() {
+                    let peer = || member.peer.clone();
+                    seeds.entry(member.broker_id).or_insert_with(peer);
+                }
+            }
+            match decide(&own, mark.raft_node, &answers) {
+                Learned::TakenIn => break,
+                Learned::Waits(why) => self.say(
+                    &mut said,
+                    format!(
+                        "the data directory is damaged ({}), so broker {} serves nothing and waits to be refilled by the others: {why}. If it \
+                         cannot be, `tidelog cluster add {}` takes it in all the same",
+                        mark.what, directory.node, directory.node
+                    ),
+                ),
+            }
+            tokio::time::sleep(self.world.random.jitter(ROUND_PAUSE)).await;
+        }
+        let record = directory.founding.clone();
+        let record = record.ok_or_else(|| StartError::Metadata("no cluster".to_owned()))?;
+        let disk = self.world.disk.as_ref();
+        mark.begin_anew(disk, &self.config.node.data_dir, directory)?;
+        directory.raft_node = mark.next;
+        tracing::info!(raft_node = %mark.next, "this broker was taken in anew and is refilled");
+        Ok(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::super::decide::VERSION;
+    use super::super::record::MemberRecord;
+    use super::*;
+    use uuid::Uuid;
+
+    const DAMAGED: RaftNodeId = RaftNodeId::new(33);
+
+    fn told(id: i32, cluster: u128, at: u64, third: Option<u64>) -> Told {
+        let member = |broker_id, raft_node_id| MemberRecord {
+            broker_id,
+            raft_node_id,
+            peer: String::new(),
+        };
+        let third = third.map(|raft_node| member(3, raft_node));
+        let members = [member(1, 11), member(2, 22)].into_iter().chain(third);
+        Told {
+            version: VERSION,
+            broker_id: id,
+            raft_node_id: u64::try_from(id * 11).unwrap(),
+            seeds: String::new(),
+            record: Some(Founding {
+                cluster_id: Uuid::from_u128(cluster),
+                name: "t".to_owned(),
+                members: Vec::new(),
+            }),
+            members: (at > 0).then(|| MembersNow {
+                at,
+                members: members.collect(),
+            }),
+            waiting: Vec::new(),
+            empty: Vec::new(),
+            safe: Vec::new(),
+            refused: None,
+        }
+    }
+
+    fn learned(answers: &[Told]) -> Learned {
+        let mut own = told(3, 7, 0, None);
+        own.raft_node_id = 34;
+        let answers = answers.iter().map(|told| (told.broker_id, told.clone()));
+        decide(&own, DAMAGED, &answers.collect())
+    }
+
+    fn waits(answers: &[Told]) -> String {
+        match learned(answers) {
+            Learned::Waits(text) => text,
+            Learned::TakenIn => panic!("taken in"),
+        }
+    }
+
+    /// Proves that a damaged broker begins anew only when who knows best names it under its new Raft node: not when nobody answers, when nobody has
+    /// metadata, when all are as damaged as it is, nor in another cluster.
+    #[test]
+    fn only_who_is_named_begins_anew() {
+        assert!(waits(&[]).contains("no other broker is reached"));
+        let silent = [told(1, 7, 0, None), told(2, 7, 0, None)];
+        assert!(waits(&silent).contains("no other broker is reached"));
+        let stranger = [told(1, 8, 9, Some(34))];
+        assert!(waits(&stranger).contains("no other broker is reached"));
+        let asks = [told(1, 7, 9, Some(33))];
+        assert!(waits(&asks).contains("have not decided"));
+        assert_eq!(learned(&[told(1, 7, 9, Some(34))]), Learned::TakenIn);
+        let behind = [told(1, 7, 9, Some(33)), told(2, 7, 10, Some(34))];
+        assert_eq!(learned(&behind), Learned::TakenIn);
+        let undone = [told(1, 7, 9, Some(34)), told(2, 7, 10, Some(35))];
+        assert!(waits(&undone).contains("another data directory"));
+        assert!(waits(&[told(1, 7, 9, None)]).contains("no member"));
+    }
+
+    /// Proves that it says why it is refused, as whoever decides tells it.
+    #[test]
+    fn why_it_is_refused_is_said() {
+        let mut leader = told(2, 7, 9, Some(33));
+        leader.refused = Some("group 3 has\nno".to_owned());
+        let text = waits(&[told(1, 7, 9, Some(33)), leader]);
+        assert_eq!(text, "they refuse, since group 3 has\\nno");
+    }
+}

@@ -1,0 +1,139 @@
+//! Refill: what a broker does about damage on its disk, and what the others do for it.
+//!
+//! Owns: [`Damage`]: taking note of damage where it is found.
+//! Not here: the mark (`mark.rs`), the leader's decision (`admit.rs`), the waiting (`formation`).
+//! Spec: docs/protocols/refill.md
+
+mod admit;
+mod mark;
+
+pub(super) use admit::admit_damaged;
+pub(super) use mark::{Mark, resume};
+
+use super::error::Ended;
+use super::identity;
+use crate::log::{BatchObservation, LogError, LogObserver};
+use parking_lot::Mutex;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tidelog_env::Random;
+use tidelog_env::disk::Disk;
+use tidelog_model::RaftNodeId;
+use tokio::sync::watch;
+
+/// Takes note of damage that the logs of this broker find, durably, and ends the broker: its next start begins anew. One for all groups.
+pub(super) struct Damage {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) random: Arc<dyn Random>,
+    pub(super) dir: PathBuf,
+    pub(super) raft_node: RaftNodeId,
+    /// False: damage is the caller's affair alone.
+    pub(super) refills: bool,
+    pub(super) fatal: watch::Sender<Option<Ended>>,
+    /// Groups find it at the same time.
+    pub(super) marking: Mutex<()>,
+}
+
+impl Damage {
+    /// Step 1. Whether the mark is there.
+    fn mark(&self, what: &str) -> io::Result<bool> {
+        let _one = self.marking.lock();
+        let known = Mark::load(self.disk.as_ref(), &self.dir).map_err(io::Error::other)?;
+        if known.is_some_and(|mark| mark.raft_node == self.raft_node) {
+            return Ok(true);
+        }
+        if !mark::has_room(self.disk.as_ref(), &self.dir)? {
+            return Ok(false);
+        }
+        let next = identity::new_raft_node(self.random.as_ref());
+        Mark::new(self.raft_node, next, what).store(self.disk.as_ref(), &self.dir)?;
+        Ok(true)
+    }
+}
+
+impl LogObserver for Damage {
+    fn batch(&self, _batch: &BatchObservation) {}
+
+    fn damaged(&self, error: &LogError) {
+        if !self.refills {
+            return;
+        }
+        let what = error.to_string();
+        match self.mark(&what) {
+            Ok(true) => {
+                tracing::error!(
+                    "{what}. This broker serves nothing more, and is refilled from the others at its next start"
+                );
+                let ended = Ended::Failed(format!("{what}; start it again: it is refilled"));
+                self.fatal.send_replace(Some(ended));
+            }
+            Ok(false) => tracing::error!(
+                "{what}. It is not refilled: so many damaged directories are set aside already that the disk must be broken. Look at it, \
+                 and delete set-aside-* in {}",
+                self.dir.display()
+            ),
+            Err(failed) => tracing::error!(
+                "{what}. It is not refilled: {}: {failed}",
+                self.dir.display()
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use tidelog_env::SystemRandom;
+    use tidelog_env::disk::RealDisk;
+
+    fn damage(dir: &std::path::Path, refills: bool) -> (Damage, watch::Receiver<Option<Ended>>) {
+        let (fatal, ended) = watch::channel(None);
+        let damage = Damage {
+            disk: RealDisk::shared(),
+            random: SystemRandom::seeded(1),
+            dir: dir.to_owned(),
+            raft_node: RaftNodeId::new(11),
+            refills,
+            fatal,
+            marking: Mutex::default(),
+        };
+        (damage, ended)
+    }
+
+    fn found(position: u64) -> LogError {
+        LogError::Damaged {
+            path: "groups/1/1.log".into(),
+            position,
+            what: "a bit".to_owned(),
+        }
+    }
+
+    /// Proves that the first damage makes the mark and ends the broker, that later damage keeps it, and that neither is so where it shall not be refilled,
+    /// or was too often.
+    #[test]
+    fn damage_is_marked_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let load = || Mark::load(RealDisk::shared().as_ref(), dir.path()).unwrap();
+        let (off, ended) = damage(dir.path(), false);
+        off.damaged(&found(1));
+        assert!(load().is_none() && ended.borrow().is_none());
+
+        let (on, ended) = damage(dir.path(), true);
+        on.damaged(&found(2));
+        let mark = load().unwrap();
+        assert_eq!(mark.raft_node, RaftNodeId::new(11));
+        assert!(mark.next != mark.raft_node && mark.what.contains("byte 2"));
+        assert!(matches!(&*ended.borrow(), Some(Ended::Failed(_))));
+        on.damaged(&found(3));
+        assert_eq!(load().unwrap(), mark);
+
+        std::fs::remove_file(dir.path().join("damaged.json")).unwrap();
+        for id in 0..4 {
+            std::fs::create_dir(dir.path().join(format!("set-aside-{id}"))).unwrap();
+        }
+        on.damaged(&found(4));
+        assert!(load().is_none());
+    }
+}
