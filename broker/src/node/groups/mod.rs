@@ -125,60 +125,55 @@ pub(super) async fn start(parts: Parts<'_>) -> Result<NodeGroups, StartError> {
         .await?;
     let metadata = started.group;
     let client = metadata_client(&parts, &metadata);
-    match begin(&parts, starter, &client).await {
-        Ok((router, host)) => Ok(NodeGroups {
-            metadata,
-            offloads: host.offloads.clone(),
-            router,
-            coordinators: host.coordinators.clone(),
-            client,
-            host,
-            registered: started.registered,
-        }),
-        Err(error) => {
-            drop(started.registered);
-            metadata.stop().await;
-            Err(error)
+    let elsewhere = LeadersElsewhere::default();
+    let router = Router::new(client.clone(), elsewhere.clone());
+    let store = Arc::clone(parts.store);
+    let host = Arc::new(Host::new(starter, store, client.clone(), router.clone()));
+    let begun = begin(&parts, &client, &host, &router, &elsewhere).await;
+    let groups = NodeGroups {
+        metadata,
+        offloads: host.offloads.clone(),
+        router,
+        coordinators: host.coordinators.clone(),
+        client,
+        host,
+        registered: started.registered,
+    };
+    if let Err(error) = begun {
+        // In the order of a stop: who uses a group that is gone says so as an error.
+        parts.tasks.stop().await;
+        if let Some(peers) = parts.peers {
+            peers.stop().await;
         }
+        groups.stop().await;
+        return Err(error);
     }
+    Ok(groups)
 }
 
 /// Everything after the metadata group runs.
 async fn begin(
     parts: &Parts<'_>,
-    starter: Starter,
     client: &MetadataClient,
-) -> Result<(Router, Arc<Host>), StartError> {
+    host: &Arc<Host>,
+    router: &Router,
+    elsewhere: &LeadersElsewhere,
+) -> Result<(), StartError> {
     let (metadata, metadata_id) = (&client.group, PlacementGroupId::METADATA);
     setup::bootstrap(parts, client).await?;
-    let elsewhere = LeadersElsewhere::default();
-    let router = Router::new(client.clone(), elsewhere.clone());
     let (tasks, random) = (parts.tasks, &parts.world.random);
     if let Some(peers) = parts.peers {
-        peers.answer_leaders(&router);
-        peers.ask_leaders(&router, &elsewhere, Arc::clone(random), tasks);
+        peers.answer_leaders(router);
+        peers.ask_leaders(router, elsewhere, Arc::clone(random), tasks);
         members::keep(metadata_id, metadata, client, tasks);
         leaders::spread(metadata_id, metadata, metadata, parts.identity, tasks);
         members::plan(client, tasks);
         admit_damaged(peers, client, tasks);
         client.watch_brokers(tasks);
     }
-    let host = Arc::new(Host::new(
-        starter,
-        Arc::clone(parts.store),
-        client.clone(),
-        router.clone(),
-    ));
-    let held = host.start_all().await;
-    if held.is_err() {
-        host.stop().await;
-    }
-    held?;
+    host.start_all().await?;
     if parts.peers.is_none() {
         let reconciled = router.reconcile().await;
-        if reconciled.is_err() {
-            host.stop().await;
-        }
         reconciled.map_err(|error| StartError::Metadata(error.to_string()))?;
     }
     router.start_reconcile(tasks);
@@ -193,9 +188,9 @@ async fn begin(
             random: Arc::clone(random),
             silence: SESSIONS_SILENT * client.session(),
         };
-        let host = Arc::clone(&host);
+        let host = Arc::clone(host);
         watch.start(move |standing| host.end(standing), tasks);
     }
     keep_metadata(metadata, &parts.store.tier, tasks);
-    Ok((router, host))
+    Ok(())
 }

@@ -4,9 +4,10 @@ use super::asking::http;
 use super::members::{admin, members, producer, settled, start_stranger};
 use super::three::{Acknowledged, SETTLE, Three, create, create_with, produce, sorted, until};
 use super::*;
+use crate::metadata::{Admission, MetadataCommand, MetadataOutcome};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use tidelog_model::RaftNodeId;
+use tidelog_model::{NodeId, RaftNodeId};
 
 /// Where the frames of a log file begin, and what their headers say (docs/formats/group-log.md).
 const FRAMES_START: usize = 4096;
@@ -264,4 +265,42 @@ async fn two_damaged_brokers_keep_what_they_have() {
     three.start(&[2]).await;
     three.start(&[3]).await;
     is_whole(three, before, acknowledged).await;
+}
+
+/// Proves that a broker that crashed after it was taken in anew, be it before its directory says so or after, goes on as the new Raft node and is refilled.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_after_it_was_taken_in() {
+    for switched in [false, true] {
+        let (mut three, acknowledged) = loaded().await;
+        let (before, next) = (raft_node(&three, 3), RaftNodeId::new(4_711));
+        three.nodes.remove(&3).unwrap().stop().await;
+        let home = home(&three, 3);
+        let mark = format!(
+            r#"{{"version":1,"raft_node_id":{before},"next_raft_node_id":{next},"what":"a bit"}}"#
+        );
+        std::fs::write(home.join("damaged.json"), mark).unwrap();
+        let admission = Admission {
+            node: NodeId::new(3),
+            raft_node: next,
+            zone: "zone-3".to_owned(),
+            peer: None,
+            by_operator: true,
+            expects: None,
+        };
+        let router = &three.nodes[&1].parts.groups.router;
+        let admit = MetadataCommand::AdmitBroker(admission);
+        let outcome = router.propose_metadata(&admit).await.unwrap();
+        assert_eq!(outcome, MetadataOutcome::MembersChanged);
+        if switched {
+            let path = home.join("cluster.json");
+            let text = std::fs::read_to_string(&path).unwrap();
+            let (old, new) = (before.to_string(), next.to_string());
+            let own = |id: &str| format!("\"raft_node_id\": {id},\n  \"cluster\"");
+            assert!(text.contains(&own(&old)), "{text}");
+            std::fs::write(&path, text.replace(&own(&old), &own(&new))).unwrap();
+        }
+        three.start(&[3]).await;
+        assert_eq!(raft_node(&three, 3), next);
+        is_whole(three, before, acknowledged).await;
+    }
 }
