@@ -21,4 +21,4 @@ pub use clock::{Clock, SystemClock};
 pub use disk::{Disk, DiskFile, MemoryDisk, RealDisk};
 pub use net::{Accepted, BoxStream, Listener, Network, Stream, TcpNetwork};
 pub use random::{Random, SystemRandom};
-pub use tasks::Tasks;
+pub use tasks::{Tasks, TasksPart};

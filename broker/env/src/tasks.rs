@@ -32,6 +32,16 @@ impl Tasks {
         }
     }
 
+    /// A part of this set: its tasks are this set's, which waits for them when it stops, and can be ended before the others.
+    #[must_use]
+    pub fn part(&self) -> TasksPart {
+        TasksPart(Self {
+            tracker: self.tracker.clone(),
+            stop: self.stop.child_token(),
+            panics: Arc::clone(&self.panics),
+        })
+    }
+
     /// Fires when [`Tasks::stop`] is called.
     #[must_use]
     pub fn stopping(&self) -> CancellationToken {
@@ -104,5 +114,68 @@ impl Tasks {
         self.stop.cancel();
         self.tracker.close();
         self.tracker.wait().await;
+    }
+}
+
+/// Some tasks of a set. They end with the set, or when this is dropped.
+pub struct TasksPart(Tasks);
+
+impl TasksPart {
+    /// As [`Tasks::supervise`].
+    pub fn supervise<M, F>(&self, name: &'static str, pause: Duration, make: M)
+    where
+        M: Fn() -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.0.supervise(name, pause, make);
+    }
+}
+
+impl Drop for TasksPart {
+    fn drop(&mut self) {
+        self.0.stop.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::*;
+    use tokio::sync::mpsc;
+
+    /// Says when it is dropped.
+    struct Alive(mpsc::UnboundedSender<&'static str>, &'static str);
+
+    impl Drop for Alive {
+        fn drop(&mut self) {
+            let _ = self.0.send(self.1);
+        }
+    }
+
+    fn run(part: &TasksPart, name: &'static str, said: &mpsc::UnboundedSender<&'static str>) {
+        let said = said.clone();
+        part.supervise(name, Duration::from_millis(1), move || {
+            let alive = Alive(said.clone(), name);
+            async move {
+                std::future::pending::<()>().await;
+                drop(alive);
+            }
+        });
+    }
+
+    /// Proves that the tasks of a part end with it and no others do, and that the set waits for those of the parts that are left.
+    #[tokio::test]
+    async fn a_part_ends_alone() {
+        let tasks = Tasks::new();
+        let (said, mut ended) = mpsc::unbounded_channel();
+        let (one, two) = (tasks.part(), tasks.part());
+        run(&one, "one", &said);
+        run(&two, "two", &said);
+        tokio::task::yield_now().await;
+        drop(one);
+        assert_eq!(ended.recv().await, Some("one"));
+        assert!(ended.try_recv().is_err());
+        tasks.stop().await;
+        assert_eq!(ended.recv().await, Some("two"));
     }
 }

@@ -1,4 +1,4 @@
-//! Where brokers are, and who they are: what the configuration says first, then what the cluster knows.
+//! Where brokers are, and who they are: what the cluster knows first, then what the configuration says.
 //!
 //! Owns: [`Book`].
 //! Not here: connections (`peer`).
@@ -70,16 +70,32 @@ impl Book {
         })
     }
 
+    /// Where metadata says that the broker is, however old that is: who has moved says so as soon as it reaches anybody.
+    fn registered(&self, broker: NodeId) -> Option<String> {
+        self.metadata.get()?.read(|machine| {
+            let image = machine.image();
+            let member = image.members().contains_key(&broker);
+            let at = image.brokers().get(&broker).filter(|_| member)?;
+            at.peer.as_ref().map(ToString::to_string)
+        })
+    }
+
     fn known(&self, broker: NodeId) -> Option<Known> {
         let (_, members) = self.members()?;
         members.into_iter().find(|known| known.node == broker)
     }
 }
 
+/// Metadata before seeds: a seed is what an operator wrote once, and a member that was replaced may be elsewhere. Both are tried.
+fn best_first(registered: Option<String>, seed: Option<String>) -> Vec<String> {
+    let mut addresses: Vec<String> = registered.into_iter().chain(seed).collect();
+    addresses.dedup();
+    addresses
+}
+
 impl AddressBook for Book {
-    fn address(&self, broker: NodeId) -> Option<String> {
-        let seed = self.seeds.get(&broker).cloned();
-        seed.or_else(|| Some(self.known(broker)?.peer).filter(|peer| !peer.is_empty()))
+    fn addresses(&self, broker: NodeId) -> Vec<String> {
+        best_first(self.registered(broker), self.seeds.get(&broker).cloned())
     }
 }
 
@@ -102,5 +118,20 @@ impl BrokerBook for Book {
             node: Some(known.raft_node),
             address: known.peer,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves that what metadata knows comes before the seeds, and that the seeds are all there is without it.
+    #[test]
+    fn metadata_counts_more_than_seeds() {
+        let at = |text: &str| Some(text.to_owned());
+        assert_eq!(best_first(at("new:1"), at("old:1")), ["new:1", "old:1"]);
+        assert_eq!(best_first(at("same:1"), at("same:1")), ["same:1"]);
+        assert_eq!(best_first(None, at("seed:1")), ["seed:1"]);
+        assert_eq!(best_first(at("new:1"), None), ["new:1"]);
     }
 }

@@ -28,15 +28,19 @@ pub(super) struct Dialer {
     pub(super) node: Option<RaftNodeId>,
     /// Where it was said to be when it was last asked for.
     pub(super) address: Mutex<String>,
-    /// What was last logged: a state is told once, not at every try.
-    pub(super) said: Mutex<Option<String>>,
+    /// Where the last try failed: the next one goes to the next address.
+    pub(super) failed_at: Mutex<Option<String>>,
+    /// What was logged since it was last reached: a state is told once, not at every try. Several lanes, and tries at several addresses, may fail in several ways.
+    pub(super) said: Mutex<Vec<String>>,
 }
+
+/// Different texts about one peer until it is reached again.
+const TEXTS_MAX: usize = 8;
 
 impl Dialer {
     /// A connection that was accepted; or why there is none, in words that name the address.
     pub(super) async fn dial(&self, lane: WireLane) -> Result<BoxStream, String> {
-        let booked = self.broker.and_then(|broker| self.book.address(broker));
-        let address = booked.unwrap_or_else(|| self.address.lock().clone());
+        let address = self.next_address();
         let dialled = timeout(self.config.handshake, self.try_dial(lane, &address)).await;
         let result = match dialled {
             Ok(result) => result,
@@ -44,21 +48,40 @@ impl Dialer {
         };
         match result {
             Ok(stream) => {
-                if self.said.lock().take().is_some() {
+                *self.failed_at.lock() = None;
+                if !std::mem::take(&mut *self.said.lock()).is_empty() {
                     tracing::info!(address, "{} is reached again", self.name());
                 }
                 Ok(stream)
             }
             Err(why) => {
                 let text = format!("{} at {address} is not reached: {why}", self.name());
+                *self.failed_at.lock() = Some(address);
                 let mut said = self.said.lock();
-                if said.as_ref() != Some(&text) {
+                if said.len() < TEXTS_MAX && !said.contains(&text) {
                     tracing::warn!("{text}");
-                    *said = Some(text.clone());
+                    said.push(text.clone());
                 }
                 Err(text)
             }
         }
+    }
+
+    /// The likeliest address, or after a failure the one after that which failed. Metadata and seeds may both be old: a broker that has moved is found
+    /// by whoever knows better.
+    fn next_address(&self) -> String {
+        let booked = self.broker.map(|broker| self.book.addresses(broker));
+        let own = self.address.lock().clone();
+        let mut known: Vec<String> = Vec::new();
+        for address in booked.into_iter().flatten().chain([own]) {
+            if !address.is_empty() && !known.contains(&address) {
+                known.push(address);
+            }
+        }
+        let failed = self.failed_at.lock().clone();
+        let failed = failed.and_then(|at| known.iter().position(|address| *address == at));
+        let next = failed.map_or(0, |at| (at + 1) % known.len());
+        known.into_iter().nth(next).unwrap_or_default()
     }
 
     fn name(&self) -> String {

@@ -18,19 +18,37 @@ use crate::placement::{
 };
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
 use std::hash::Hasher;
 use std::sync::Arc;
 use std::time::Duration;
+use tidelog_env::TasksPart;
 use tidelog_model::PlacementGroupId;
 use tokio::time::Instant;
 
 /// One broker and the channels to it, shared by all groups.
 pub(super) struct Peer {
+    /// When somebody last asked for it.
+    pub(super) asked: Mutex<Instant>,
+    /// Its connections; they end when it is dropped.
+    pub(super) _tasks: TasksPart,
     pub(super) dialer: Arc<Dialer>,
     pub(super) appends: Channel,
     pub(super) signals: Channel,
     pub(super) snapshots: Channel,
     pub(super) calls: Channel,
+}
+
+impl Peer {
+    pub(super) fn channels(&self) -> [&Channel; 4] {
+        [&self.appends, &self.signals, &self.snapshots, &self.calls]
+    }
+
+    /// Whether nothing is queued or in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        let mut channels = self.channels().into_iter();
+        channels.all(|channel| channel.used().count == 0)
+    }
 }
 
 /// One group's replica on a peer.

@@ -23,16 +23,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use tidelog_env::{Network, Random, Tasks};
+use tidelog_env::{Network, Random, Tasks, TasksPart};
 use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId};
+use tokio::time::Instant;
 
-/// Peers that one transport knows. Brokers of a cluster, seeds, and Raft nodes that were replaced; each takes four idle tasks.
+/// Peers that one transport knows: brokers of a cluster, and seeds; each takes four idle tasks.
 const PEERS_MAX: usize = 256;
+/// A peer that no group has a link to and that nobody has called for so long is let go when the next new one comes: a Raft node that was replaced, a broker
+/// that has left. Who is called now and then is called more often than this.
+const UNUSED_MAX: Duration = Duration::from_secs(300);
 
 /// Where brokers are now. Asked before every try to connect, so that a broker that comes back elsewhere is found.
 pub trait AddressBook: Send + Sync + 'static {
-    /// `host:port` of the broker's peer listener, if the book knows it. Returns at once.
-    fn address(&self, broker: NodeId) -> Option<String>;
+    /// Every `host:port` where the broker's peer listener may be, the likeliest first; empty if the book does not know it. Returns at once.
+    fn addresses(&self, broker: NodeId) -> Vec<String>;
 }
 
 /// A book that knows nobody: the address that comes with a member or a target is used.
@@ -40,8 +44,8 @@ pub trait AddressBook: Send + Sync + 'static {
 pub struct NoAddressBook;
 
 impl AddressBook for NoAddressBook {
-    fn address(&self, _broker: NodeId) -> Option<String> {
-        None
+    fn addresses(&self, _broker: NodeId) -> Vec<String> {
+        Vec::new()
     }
 }
 
@@ -52,7 +56,7 @@ pub struct PeerTarget {
     pub broker: Option<NodeId>,
     /// The Raft node that must answer.
     pub node: Option<RaftNodeId>,
-    /// `host:port`, for where the address book does not know the broker. Empty: only the book is asked.
+    /// `host:port`, for when the broker is at none of the addresses of the book. Empty: only the book is asked.
     pub address: String,
 }
 
@@ -189,18 +193,37 @@ impl PeerTransport {
     #[must_use]
     pub fn in_flight(&self) -> (usize, usize) {
         let peers = self.inner.peers.lock();
-        let channels = peers
-            .values()
-            .flat_map(|peer| [&peer.appends, &peer.signals, &peer.snapshots, &peer.calls]);
+        let channels = peers.values().flat_map(|peer| peer.channels());
         channels.fold((0, 0), |(count, bytes), channel| {
             let used = channel.used();
             (count + used.count, bytes + used.bytes)
         })
     }
+
+    /// Peers that are known.
+    #[cfg(test)]
+    pub(super) fn known(&self) -> usize {
+        self.inner.peers.lock().len()
+    }
 }
 
 fn too_many() -> String {
-    format!("this broker knows {PEERS_MAX} peers already")
+    format!("this broker has to do with {PEERS_MAX} peers already")
+}
+
+/// Lets go of peers that nobody uses: those that nobody has asked for in a while, and one more if there is no room.
+fn let_go(peers: &mut BTreeMap<Key, Arc<Peer>>) {
+    // Links and snapshots on their way hold a peer. Nobody gets a new hold of it meanwhile: the map is locked.
+    let unused = |peer: &Arc<Peer>| Arc::strong_count(peer) == 1 && peer.is_idle();
+    peers.retain(|_, peer| !unused(peer) || peer.asked.lock().elapsed() < UNUSED_MAX);
+    if peers.len() < PEERS_MAX {
+        return;
+    }
+    let candidates = peers.iter().filter(|(_, peer)| unused(peer));
+    let longest = candidates.min_by_key(|(_, peer)| *peer.asked.lock());
+    if let Some(key) = longest.map(|(key, _)| key.clone()) {
+        peers.remove(&key);
+    }
 }
 
 fn refused(error: Result<messages::ErrorReply, crate::format::FormatError>) -> CallError {
@@ -223,11 +246,13 @@ impl Inner {
         };
         let mut peers = self.peers.lock();
         if let Some(peer) = peers.get(&key) {
+            *peer.asked.lock() = Instant::now();
             if !target.address.is_empty() {
                 target.address.clone_into(&mut peer.dialer.address.lock());
             }
             return Some(Arc::clone(peer));
         }
+        let_go(&mut peers);
         if peers.len() >= PEERS_MAX {
             return None;
         }
@@ -240,21 +265,25 @@ impl Inner {
             broker: target.broker,
             node: target.node,
             address: Mutex::new(target.address.clone()),
+            failed_at: Mutex::default(),
             said: Mutex::default(),
         });
-        let channel = |lane| self.channel(lane, &dialer);
+        let tasks = self.tasks.part();
+        let channel = |lane| self.channel(lane, &dialer, &tasks);
         let peer = Arc::new(Peer {
+            asked: Mutex::new(Instant::now()),
             appends: channel(WireLane::Appends),
             signals: channel(WireLane::Signals),
             snapshots: channel(WireLane::Snapshots),
             calls: channel(WireLane::Calls),
+            _tasks: tasks,
             dialer,
         });
         peers.insert(key, Arc::clone(&peer));
         Some(peer)
     }
 
-    fn channel(&self, lane: WireLane, dialer: &Arc<Dialer>) -> Channel {
+    fn channel(&self, lane: WireLane, dialer: &Arc<Dialer>, tasks: &TasksPart) -> Channel {
         let bounds = Bounds {
             count_max: self.config.in_flight_count_max,
             bytes_max: self.config.in_flight_bytes_max,
@@ -268,10 +297,9 @@ impl Inner {
             queue: tokio::sync::Mutex::new(queue),
             connects: AtomicU64::new(0),
         });
-        self.tasks
-            .supervise("peer-connection", self.config.retry_max, move || {
-                Arc::clone(&driver).run()
-            });
+        tasks.supervise("peer-connection", self.config.retry_max, move || {
+            Arc::clone(&driver).run()
+        });
         channel
     }
 }

@@ -124,35 +124,20 @@ impl PeerIdentity {
             return no(
                 Reason::ClusterName,
                 format!(
-                    "cluster.name is \"{}\" here and \"{}\" at broker {}",
+                    "broker {} has cluster.name \"{}\", broker {} has \"{}\"",
+                    self.broker,
                     self.name,
-                    printable(&hello.name),
-                    hello.from.broker
+                    hello.from.broker,
+                    printable(&hello.name)
                 ),
             );
         }
         self.check_ids(hello.from)?;
         self.check_clusters(hello.from, lane)?;
-        let broker_fits = hello
-            .broker_wanted
-            .is_none_or(|wanted| wanted == self.broker);
-        let node_fits = hello.node_wanted.is_none_or(|wanted| wanted == self.node);
-        if broker_fits && node_fits {
-            return Ok(version);
+        match not_wanted(hello, self.who()) {
+            None => Ok(version),
+            Some(text) => no(Reason::Node, text),
         }
-        let wanted = |what, id: Option<String>| id.map(|id| format!("{what} {id}"));
-        let broker = wanted("broker", hello.broker_wanted.map(|id| id.to_string()));
-        let node = wanted("Raft node", hello.node_wanted.map(|id| id.to_string()));
-        let all: Vec<_> = broker.into_iter().chain(node).collect();
-        no(
-            Reason::Node,
-            format!(
-                "this is broker {}, Raft node {}, not {}",
-                self.broker,
-                self.node,
-                all.join(", ")
-            ),
-        )
     }
 
     fn check_ids(&self, from: Who) -> Result<(), (Reason, String)> {
@@ -221,16 +206,20 @@ impl PeerIdentity {
         self.check_ids(from).map_err(|(_, text)| text)?;
         let lane = hello.lane.unwrap_or(WireLane::Appends);
         self.check_clusters(from, lane).map_err(|(_, text)| text)?;
-        if hello
-            .broker_wanted
-            .is_some_and(|wanted| wanted != from.broker)
-            || hello.node_wanted.is_some_and(|wanted| wanted != from.node)
-        {
-            return Err(format!(
-                "broker {}, Raft node {} answers there, not the one that was wanted",
-                from.broker, from.node
-            ));
-        }
-        Ok(())
+        not_wanted(hello, from).map_or(Ok(()), Err)
     }
+}
+
+/// How `from` is not whom `hello` wants. Brokers are what people know; another Raft node is another data directory.
+fn not_wanted(hello: &Hello, from: Who) -> Option<String> {
+    let Who { broker, node, .. } = from;
+    if let Some(wanted) = hello.broker_wanted.filter(|wanted| *wanted != broker) {
+        return Some(format!(
+            "broker {broker} is at this address, not broker {wanted}"
+        ));
+    }
+    let wanted = hello.node_wanted.filter(|wanted| *wanted != node)?;
+    Some(format!(
+        "broker {broker} runs on another data directory than the one that is wanted: one of them was replaced (Raft node {node}, not {wanted})"
+    ))
 }

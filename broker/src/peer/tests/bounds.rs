@@ -259,36 +259,122 @@ async fn traffic_is_counted() {
     );
 }
 
-/// Proves that a transport knows a bounded number of peers, and goes on talking to those that it knows.
+/// The calling side's target of a Raft node that nobody runs any more.
+fn gone(node: u64) -> PeerTarget {
+    PeerTarget {
+        broker: None,
+        node: Some(RaftNodeId::new(5_000 + node)),
+        address: "127.0.0.1:1".to_owned(),
+    }
+}
+
+/// Proves that any number of Raft nodes may come and go while a broker runs: who is not used any more makes room, and who is used stays as it is.
 #[tokio::test]
-async fn peers_are_bounded() {
+async fn peers_that_nobody_uses_make_room() {
+    let (book, broker, _listener, recorder, _registered) = listening(config()).await;
+    let caller = Broker::new(1, &book);
+    let link = caller.link(&broker, Lane::Appends);
+    link.append(append_at(1, b""), DEADLINE)
+        .await
+        .expect("it is there");
+    for node in 0..600 {
+        let call = caller
+            .transport
+            .call(&gone(node), 1, Bytes::new(), DEADLINE);
+        let error = call.await.expect_err("nobody is there");
+        assert!(
+            !error.to_string().contains("peers already"),
+            "{node}: {error}"
+        );
+    }
+    assert_eq!(caller.transport.known(), 256);
+    link.append(append_at(2, b""), DEADLINE)
+        .await
+        .expect("the same connection");
+    assert_eq!(recorder.seen(), [1, 2]);
+    assert_eq!(caller.metrics.reconnects.get(), 0);
+}
+
+/// Proves that a transport has to do with a bounded number of peers that groups have links to, that it goes on talking to those, and that a link which is
+/// given up makes room.
+#[tokio::test]
+async fn peers_with_links_are_bounded() {
     let (book, broker, _listener, _recorder, _registered) = listening(config()).await;
     let caller = Broker::new(1, &book);
     let link = caller.link(&broker, Lane::Appends);
     let network = caller.transport.group(GROUP);
-    for node in 1..256 {
-        drop(network.link(RaftNodeId::new(node), &broker.member(), Lane::Appends));
-    }
+    let mut links: Vec<_> = (1..256)
+        .map(|node| network.link(RaftNodeId::new(node), &broker.member(), Lane::Appends))
+        .collect();
     let over = network.link(RaftNodeId::new(256), &broker.member(), Lane::Appends);
     let error = over
         .append(append_at(1, b"x"), DEADLINE)
         .await
         .expect_err("one too many");
     assert!(
-        matches!(&error, PeerError::Unreachable(text) if text.contains("knows 256 peers already")),
+        matches!(&error, PeerError::Unreachable(text) if text.contains("256 peers already")),
         "{error}"
     );
-    let target = PeerTarget {
-        broker: None,
-        node: None,
-        address: "127.0.0.1:1".to_owned(),
-    };
-    let called = caller
-        .transport
-        .call(&target, 7, Bytes::new(), DEADLINE)
-        .await;
-    assert!(matches!(called, Err(CallError::NotDone(_))), "{called:?}");
+    let call = || caller.transport.call(&gone(1), 7, Bytes::new(), DEADLINE);
+    let called = call().await;
+    assert!(
+        matches!(&called, Err(CallError::NotDone(text)) if text.contains("256 peers already")),
+        "{called:?}"
+    );
     link.append(append_at(1, b"x"), DEADLINE)
         .await
         .expect("a reply");
+    links.pop();
+    let called = call().await;
+    assert!(
+        matches!(&called, Err(CallError::NotDone(text)) if text.contains("is not reached")),
+        "{called:?}"
+    );
+}
+
+/// Proves that a broker which is not at the likeliest address is found at the next one, and that what fails in turns is said once each.
+#[tokio::test]
+async fn a_broker_is_looked_for_at_every_address() {
+    struct Two(String);
+    impl AddressBook for Two {
+        fn addresses(&self, _: NodeId) -> Vec<String> {
+            vec!["127.0.0.1:1".to_owned(), self.0.clone()]
+        }
+    }
+    let (log, _logged) = Log::start();
+    let (_book, broker, listener, recorder, _registered) = listening(config()).await;
+    let tasks = Tasks::new();
+    let parts = PeerTransportParts {
+        identity: Arc::new(identity(Some(cluster()), 1)),
+        network: TcpNetwork::shared(),
+        random: SystemRandom::seeded(5),
+        book: Arc::new(Two(listener.local_addr().to_string())),
+        tls: PeerTls::off(),
+        metrics: PeerMetrics::default(),
+        tasks: tasks.clone(),
+    };
+    let transport = PeerTransport::new(PeerConfig::default(), parts);
+    let link = transport
+        .group(GROUP)
+        .link(broker.identity.node, &broker.member(), Lane::Appends);
+    let sent = async {
+        while link.append(append_at(1, b""), DEADLINE).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(WAIT, sent).await.expect("it is found");
+    assert_eq!(recorder.seen(), [1]);
+    listener.stop().await;
+    // It fails at both addresses now, in turns.
+    for _ in 0..12 {
+        let _ = link.append(append_at(2, b""), DEADLINE).await;
+        tokio::time::sleep(Duration::from_millis(120)).await;
+    }
+    let lines = log.lines();
+    let at = |address: &str| lines.iter().filter(|line| line.contains(address)).count();
+    let second = listener.local_addr().to_string();
+    // Once before it was reached, once after.
+    assert!(at("127.0.0.1:1 ") <= 2 && at(&second) <= 2, "{lines:#?}");
+    assert!(at("127.0.0.1:1 ") >= 1, "{lines:#?}");
+    tasks.stop().await;
 }

@@ -55,12 +55,12 @@ async fn each_refusal_has_its_text() {
         ),
         (
             Reason::ClusterName,
-            "cluster.name is \"test\" here and \"prod\" at broker 2",
+            "broker 1 has cluster.name \"test\", broker 2 has \"prod\"",
             Box::new(|hello| hello.name = "prod".to_owned()),
         ),
         (
             Reason::ClusterName,
-            "cluster.name is \"test\" here and \"a\\nWARN all is lost\" at broker 2",
+            "broker 1 has cluster.name \"test\", broker 2 has \"a\\nWARN all is lost\"",
             Box::new(|hello| hello.name = "a\nWARN all is lost".to_owned()),
         ),
         (
@@ -90,12 +90,12 @@ async fn each_refusal_has_its_text() {
         ),
         (
             Reason::Node,
-            "this is broker 1, Raft node 1001, not broker 3, Raft node 1001",
+            "broker 1 is at this address, not broker 3",
             Box::new(|hello| hello.broker_wanted = Some(NodeId::new(3))),
         ),
         (
             Reason::Node,
-            "this is broker 1, Raft node 1001, not Raft node 1003",
+            "broker 1 runs on another data directory than the one that is wanted: one of them was replaced (Raft node 1001, not 1003)",
             Box::new(|hello| {
                 hello.broker_wanted = None;
                 hello.node_wanted = Some(node_of(3));
@@ -190,11 +190,11 @@ async fn a_caller_checks_who_answers() {
     );
     refused(
         |answer| answer.from.broker = NodeId::new(3),
-        "not the one that was wanted",
+        "broker 3 is at this address, not broker 2",
     );
     refused(
         |answer| answer.from.node = node_of(3),
-        "not the one that was wanted",
+        "broker 2 runs on another data directory",
     );
     refused(
         |answer| answer.from.broker = NodeId::new(1),

@@ -60,8 +60,8 @@ fn identity(cluster: Option<ClusterId>, broker: i32) -> PeerIdentity {
 struct Book(Mutex<BTreeMap<NodeId, String>>);
 
 impl AddressBook for Book {
-    fn address(&self, broker: NodeId) -> Option<String> {
-        self.0.lock().get(&broker).cloned()
+    fn addresses(&self, broker: NodeId) -> Vec<String> {
+        self.0.lock().get(&broker).cloned().into_iter().collect()
     }
 }
 
