@@ -94,6 +94,11 @@ pub enum Refusal {
         "broker {0} is a member with another data directory: start it with that one; if that is lost, run `tidelog cluster add {0}`"
     )]
     OtherRaftNode(NodeId),
+    /// The broker was taken out; what its directory says is not true any more.
+    #[error(
+        "broker {0} was decommissioned with this data directory, which is not used any more: start it with an empty one, then run `tidelog cluster add {0}`"
+    )]
+    Departed(NodeId),
     /// The broker was never taken in.
     #[error("broker {0} is not a member of the cluster: run `tidelog cluster add {0}`")]
     NotMember(NodeId),
@@ -182,6 +187,7 @@ impl Refusal {
             Self::InvalidField(_)
             | Self::OtherRaftNode(_)
             | Self::NotMember(_)
+            | Self::Departed(_)
             | Self::MemberLives(_)
             | Self::OtherMemberNow { .. }
             | Self::StillHolds(_)

@@ -2,6 +2,7 @@
 //!
 //! Spec: docs/formats/metadata-commands.md, docs/formats/metadata-snapshot.md
 
+use super::DEPARTED_MAX;
 use super::format_command::{put_address, take_address, take_nodes};
 use super::image::MetadataImage;
 use super::membership::{Admission, AdmissionExpects, ClusterMember, ReplicaMove};
@@ -136,6 +137,31 @@ pub(super) fn take_preferred(
         let group = PlacementGroupId::new(from.u32("a led group")?);
         let node = NodeId::new(from.i32("a preferred leader")?);
         insert_ascending(&mut image.preferred, group, node, "the preferred leaders")?;
+    }
+    Ok(())
+}
+
+/// Adds who has left, in the order of leaving.
+pub(super) fn put_departed(to: &mut Writer, image: &MetadataImage) {
+    to.count(image.departed.len());
+    for (node, raft_node) in &image.departed {
+        to.i32(node.get());
+        to.u64(raft_node.get());
+    }
+}
+
+pub(super) fn take_departed(
+    from: &mut Reader<'_>,
+    image: &mut MetadataImage,
+) -> Result<(), FormatError> {
+    let count = from.count(4 + 8, "who has left")?;
+    if count > DEPARTED_MAX {
+        return Err(FormatError::Invalid("who has left"));
+    }
+    for _ in 0..count {
+        let node = NodeId::new(from.i32("a broker that has left")?);
+        let raft_node = RaftNodeId::new(from.u64("its Raft node")?);
+        image.departed.push((node, raft_node));
     }
     Ok(())
 }

@@ -4,7 +4,8 @@
 
 use super::format_command::{put_address, take_address, take_groups};
 use super::format_membership::{
-    put_members, put_preferred, put_replicas, take_members, take_preferred, take_replicas,
+    put_departed, put_members, put_preferred, put_replicas, take_departed, take_members,
+    take_preferred, take_replicas,
 };
 use super::image::{Broker, MetadataImage, SLOTS, Topic};
 use super::names::{check_topic_name, collision_key};
@@ -16,11 +17,13 @@ use tidelog_model::{
 };
 
 const MAGIC: [u8; 8] = *b"TLMETA\0\0";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 /// The last version without fences: all brokers lived.
 const VERSION_WITHOUT_FENCES: u16 = 1;
 /// The first version that knows members, moves and preferred leaders.
 const VERSION_WITH_MEMBERS: u16 = 3;
+/// The first version that remembers who has left.
+const VERSION_WITH_DEPARTED: u16 = 4;
 
 impl MetadataImage {
     /// The whole state. Equal states have equal bytes.
@@ -70,6 +73,7 @@ impl MetadataImage {
         }
         put_members(&mut to, self);
         put_preferred(&mut to, self);
+        put_departed(&mut to, self);
         to.seal(MAGIC, VERSION)
     }
 
@@ -108,6 +112,9 @@ impl MetadataImage {
         if version >= VERSION_WITH_MEMBERS {
             take_members(&mut from, &mut image)?;
             take_preferred(&mut from, &mut image)?;
+        }
+        if version >= VERSION_WITH_DEPARTED {
+            take_departed(&mut from, &mut image)?;
         }
         from.finish()?;
         Ok(image)

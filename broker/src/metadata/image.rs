@@ -79,6 +79,7 @@ pub struct MetadataImage {
     pub(super) moves: BTreeMap<PlacementGroupId, ReplicaMove>,
     pub(super) preferred: BTreeMap<PlacementGroupId, NodeId>,
     pub(super) founders: BTreeMap<PlacementGroupId, BTreeMap<NodeId, RaftNodeId>>,
+    pub(super) departed: Vec<(NodeId, RaftNodeId)>,
     // Rebuilt from `topics`, not in the snapshot.
     pub(super) names: BTreeMap<String, TopicId>,
     pub(super) collisions: BTreeMap<String, TopicId>,

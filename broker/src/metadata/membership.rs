@@ -8,7 +8,7 @@
 use super::apply::{MetadataOutcome, Refusal};
 use super::image::{Address, Broker, MetadataImage};
 use super::standing::Standing;
-use super::{BROKERS_MAX, GROUPS_MAX};
+use super::{BROKERS_MAX, DEPARTED_MAX, GROUPS_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use tidelog_model::{LogIndex, NodeId, PlacementGroupId, RaftNodeId};
 
@@ -101,6 +101,12 @@ impl MetadataImage {
             || self.replicas_wanted(group).contains(&node)
     }
 
+    /// Whether a broker was taken out under this Raft node: its data directory is not used any more.
+    #[must_use]
+    pub fn has_left(&self, raft_node: RaftNodeId) -> bool {
+        self.departed.iter().any(|(_, left)| *left == raft_node)
+    }
+
     pub(super) fn admit(&mut self, admission: Admission) -> Result<MetadataOutcome, Refusal> {
         let Admission {
             node,
@@ -115,6 +121,9 @@ impl MetadataImage {
             .any(|(id, member)| *id != node && member.raft_node == raft_node);
         if raft_node.get() == 0 || taken {
             return Err(Refusal::InvalidField("the Raft node id"));
+        }
+        if self.has_left(raft_node) {
+            return Err(Refusal::Departed(node));
         }
         let holds = self.groups.values().any(|nodes| nodes.contains(&node));
         match self.members.get(&node) {
@@ -334,7 +343,7 @@ impl MetadataImage {
     }
 
     pub(super) fn remove_broker(&mut self, node: NodeId) -> Result<MetadataOutcome, Refusal> {
-        let member = self
+        let member = *self
             .members
             .get(&node)
             .ok_or(Refusal::UnknownBroker(node))?;
@@ -342,6 +351,10 @@ impl MetadataImage {
         if !member.draining || groups.any(|group| self.holds(*group, node)) {
             return Err(Refusal::StillHolds(node));
         }
+        if self.departed.len() >= DEPARTED_MAX {
+            self.departed.remove(0);
+        }
+        self.departed.push((node, member.raft_node));
         self.members.remove(&node);
         self.preferred.retain(|_, at| *at != node);
         self.brokers.remove(&node);

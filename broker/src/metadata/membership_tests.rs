@@ -229,6 +229,33 @@ fn who_came_back_is_not_replaced() {
     assert_eq!(rig.image().members()[&node(2)].raft_node.get(), 22);
 }
 
+/// Proves that the directory of a broker that was taken out is never taken in again, that one with an empty directory is, and that only so many are remembered.
+#[test]
+fn who_has_left_does_not_come_back() {
+    let mut rig = Rig::new(4, &[(1, &[1, 2, 3])]);
+    let remove = |rig: &mut Rig| {
+        rig.changed(&drain(4, true));
+        rig.changed(&MetadataCommand::RemoveBroker { node: node(4) });
+    };
+    remove(&mut rig);
+    assert!(rig.image().has_left(RaftNodeId::new(40)));
+    for command in [
+        add(4, 40, None, true),
+        admit(4, 40, true),
+        admit(5, 40, true),
+    ] {
+        assert!(matches!(rig.refused(&command), Refusal::Departed(_)));
+    }
+    for raft_node in 41..=1_041 {
+        rig.changed(&add(4, raft_node, None, false));
+        remove(&mut rig);
+    }
+    assert!(!rig.image().has_left(RaftNodeId::new(41)), "forgotten");
+    assert!(rig.image().has_left(RaftNodeId::new(42)));
+    let image = rig.image().encode();
+    assert_eq!(&MetadataImage::decode(&image).unwrap(), rig.image());
+}
+
 /// Proves that a registration which comes late leaves no broker behind that is none: neither of one that has left, nor of one that was replaced.
 #[test]
 fn late_registrations_leave_no_ghost() {
@@ -495,12 +522,17 @@ fn golden() {
     rig.changed(&drain(3, true));
     let moved = targets(&[(1, &[1, 2, 4])]);
     rig.changed(&MetadataCommand::MoveReplicas { targets: moved });
+    // Version 3 did not remember who has left.
+    let old = MetadataImage::decode(include_bytes!("testdata/metadata-snapshot-v3.bin"));
+    assert_eq!(&old.unwrap(), rig.image());
+    rig.finish_moves();
+    rig.changed(&MetadataCommand::RemoveBroker { node: node(3) });
     let image = rig.image().encode();
     assert_eq!(&MetadataImage::decode(&image).unwrap(), rig.image());
     for (name, bytes) in [
         ("metadata-membership-v1.bin", &all[..]),
         ("metadata-membership-v2.bin", &all_2[..]),
-        ("metadata-snapshot-v3.bin", &image[..]),
+        ("metadata-snapshot-v4.bin", &image[..]),
     ] {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/metadata/testdata");
         let path = format!("{folder}/{name}");

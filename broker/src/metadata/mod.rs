@@ -55,6 +55,8 @@ pub const TOPICS_MAX: usize = 50_000;
 pub const PARTITIONS_MAX: usize = 200_000;
 /// Most brokers that may register.
 pub const BROKERS_MAX: usize = 1_000;
+/// Brokers that have left and are remembered, so that their directories are not taken in again; the oldest are forgotten.
+pub const DEPARTED_MAX: usize = 1_000;
 /// Most placement groups of a cluster (about two led per broker, see D2).
 pub const GROUPS_MAX: usize = 4_000;
 /// Longest config value, zone, host or cluster name in bytes.

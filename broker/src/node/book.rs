@@ -80,6 +80,12 @@ impl Book {
         })
     }
 
+    /// Whether a broker was taken out under this Raft node, as far as this one knows. That does not change any more.
+    pub(super) fn has_left(&self, raft_node: RaftNodeId) -> bool {
+        let metadata = self.metadata.get();
+        metadata.is_some_and(|group| group.read(|machine| machine.image().has_left(raft_node)))
+    }
+
     fn known(&self, broker: NodeId) -> Option<Known> {
         let (_, members) = self.members()?;
         members.into_iter().find(|known| known.node == broker)

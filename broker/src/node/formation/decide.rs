@@ -25,6 +25,9 @@ pub(super) struct Told {
     /// Who is a member now, by the metadata of who answers; absent while it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) members: Option<MembersNow>,
+    /// Who asks was taken out of the cluster, with the data directory that it has.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) left: bool,
     /// Who has asked this one lately to be taken in; only if that is asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) waiting: Vec<Candidate>,
@@ -150,6 +153,7 @@ mod tests {
             seeds: "t: 1@a, 2@b, 3@c".to_owned(),
             record: None,
             members: None,
+            left: false,
             waiting: Vec::new(),
             empty: Vec::new(),
             safe: Vec::new(),

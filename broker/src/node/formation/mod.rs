@@ -19,6 +19,7 @@ use super::peers::SERVICE_FORMATION;
 use super::refill::Mark;
 use crate::admin::Health;
 use crate::config::Config;
+use crate::metadata::Refusal;
 use crate::peer::{CallService, Caller, PeerTarget, PeerTransport};
 use crate::router::{BrokerBook, Router};
 use bytes::Bytes;
@@ -74,6 +75,7 @@ impl Formation {
             seeds: format!("{}: {}", config.cluster.name, seeds.join(", ")),
             record: directory.founding.clone(),
             members: None,
+            left: false,
             waiting: Vec::new(),
             empty: Vec::new(),
             safe: Vec::new(),
@@ -205,7 +207,9 @@ impl Formation {
         let members = self.book.members().unwrap_or_default().1;
         asked.retain(|one| {
             let mut members = members.iter();
-            !members.any(|known| (known.node, known.raft_node) == (one.node(), one.raft_node()))
+            let member =
+                members.any(|known| (known.node, known.raft_node) == (one.node(), one.raft_node()));
+            !member && !self.book.has_left(one.raft_node())
         });
         asked
     }
@@ -233,11 +237,13 @@ impl CallService for Formation {
             let mut members = members.iter();
             !members.any(|known| (known.node, known.raft_node) == (caller.broker, caller.node))
         });
-        if stranger {
+        let left = self.book.has_left(caller.node);
+        if stranger && !left {
             self.candidates.note(&caller, &request);
         }
         // Whatever the version of the question is: the answer says ours.
         let mut answer = self.answer();
+        answer.left = left;
         if candidates::wants_waiting(&request) {
             answer.waiting = self.keep_strangers(self.candidates.lately());
             answer.empty = self.empty();
@@ -290,6 +296,10 @@ impl Asker<'_> {
         let mut said: Option<(String, Instant)> = None;
         loop {
             let answers = self.ask_all(&seeds, own.broker_id).await;
+            if answers.values().any(|told| told.left) {
+                let left = Refusal::Departed(directory.node);
+                return Err(StartError::Refused(left.to_string()));
+            }
             // A member that nobody contradicts need not wait for anybody.
             if let Some(record) = &directory.founding
                 && !matches!(decide(&own, &seeds, &answers), Decision::NotMember(..))
@@ -443,6 +453,7 @@ mod tests {
             seeds: String::new(),
             record: Some(record.clone()),
             members: None,
+            left: false,
             waiting: Vec::new(),
             empty: Vec::new(),
             safe: Vec::new(),

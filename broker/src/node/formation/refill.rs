@@ -137,6 +137,7 @@ mod tests {
                 at,
                 members: members.collect(),
             }),
+            left: false,
             waiting: Vec::new(),
             empty: Vec::new(),
             safe: Vec::new(),

@@ -167,6 +167,7 @@ mod tests {
                 at,
                 members: members.iter().map(member).collect(),
             }),
+            left: false,
             waiting: Vec::new(),
             empty: Vec::new(),
             safe: Vec::new(),

@@ -125,19 +125,20 @@ async fn a_lost_disk_is_replaced_by_one_command() {
     three.stop().await;
 }
 
-/// A broker that is not a member and names broker 1 alone as a seed, on ports of its own.
+/// A broker that is not a member and names broker `seed` alone, on ports of its own.
 fn start_at(
     three: &mut Three,
     id: i32,
     dir: &str,
+    seed: i32,
 ) -> tokio::task::JoinHandle<Result<Node, crate::node::StartError>> {
     let [peer, kafka, admin] = three::free_ports();
     let home = three.dir.path().join(dir);
-    let first = three.ports[&1][0];
+    let first = three.ports[&seed][0];
     let known = three.set.len();
     three.ports.insert(id, [peer, kafka, admin]);
     three.set.push(format!(
-        "cluster.seeds={id}@127.0.0.1:{peer},1@127.0.0.1:{first}"
+        "cluster.seeds={id}@127.0.0.1:{peer},{seed}@127.0.0.1:{first}"
     ));
     three.set.push(format!("node.data-dir={}", home.display()));
     let starting = start_stranger(three, id);
@@ -146,7 +147,7 @@ fn start_at(
 }
 
 /// Proves that a fourth broker is taken in and gets its share, whichever member is asked and not before its id is its own alone, that the first one is
-/// drained and leaves, and that a producer and the data see none of it.
+/// drained, leaves and does not come back with its directory, and that a producer and the data see none of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_comes_and_another_goes() {
     let mut three = Three::new();
@@ -159,8 +160,8 @@ async fn a_broker_comes_and_another_goes() {
     let mut acknowledged = vec![Vec::new(); 2];
     produce(&producer, "t", 0..200, &mut acknowledged).await;
 
-    let twin = start_at(&mut three, 4, "twin");
-    let starting = start_at(&mut three, 4, "4");
+    let twin = start_at(&mut three, 4, "twin", 1);
+    let starting = start_at(&mut three, 4, "4", 1);
     members(&three, 3, "both wait", |now| {
         now.waiting.len() == 2 && now.waiting.iter().all(|at| at.id == 4 && !at.replaces)
     })
@@ -208,6 +209,19 @@ async fn a_broker_comes_and_another_goes() {
             .count();
         assert_eq!(files, 0, "replica {id} was dropped");
     }
+    // Its directory is of no use any more: it is told so, and nobody is offered it.
+    let again = start_at(&mut three, 1, "1", 2);
+    let refused = tokio::time::timeout(SETTLE, again).await.expect("it ends");
+    let Err(refused) = refused.unwrap() else {
+        panic!("it started");
+    };
+    assert!(
+        refused.to_string().contains("was decommissioned"),
+        "{refused}"
+    );
+    three.ports.remove(&1);
+    let now = admin(&three, 3).members().await.unwrap();
+    assert!(now.waiting.is_empty(), "{:?}", now.waiting);
     produce(&producer, "t", 300..400, &mut acknowledged).await;
     producer.close().await.unwrap();
     assert_eq!(three.read_all("t", 2, 400).await, sorted(acknowledged));
