@@ -21,6 +21,24 @@ use url::Url;
 pub struct TierStatus {
     /// In the order of topic and partition.
     pub partitions: Vec<TierPartition>,
+    /// Partitions of which nothing is known now, in the same order.
+    #[serde(default)]
+    pub unanswered: Vec<TierUnanswered>,
+}
+
+/// A partition that exists and that nobody has told of.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct TierUnanswered {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// Its placement group.
+    pub group: u32,
+    /// The broker that leads it, as far as that is known.
+    pub leader: Option<i32>,
+    /// Why nothing is known, for people.
+    pub why: String,
 }
 
 /// One partition's part.

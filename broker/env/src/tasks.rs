@@ -89,11 +89,15 @@ impl Tasks {
         let panics = Arc::clone(&self.panics);
         self.tracker.spawn(async move {
             while !stop.is_cancelled() {
-                let run = tokio::spawn(make());
-                let abort = run.abort_handle();
+                let mut run = tokio::spawn(make());
                 tokio::select! {
-                    () = stop.cancelled() => { abort.abort(); return; }
-                    ended = run => match ended {
+                    () = stop.cancelled() => {
+                        run.abort();
+                        // Who stops the set finds what the task held given back.
+                        let _aborted = run.await;
+                        return;
+                    }
+                    ended = &mut run => match ended {
                         Ok(()) => tracing::warn!(task = name, "background task ended; it starts again"),
                         Err(error) => {
                             panics.fetch_add(1, Ordering::Relaxed);

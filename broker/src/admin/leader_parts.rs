@@ -168,12 +168,16 @@ impl CallService for TierService {
     }
 }
 
-/// All partitions of `topic`, or of all topics, each with its group and the broker whose disk it is on there: the leader's, or this one's where no leader
-/// answers.
-pub(super) async fn leader_parts(
-    state: &AdminState,
-    topic: Option<TopicId>,
-) -> Vec<(PlacementGroupId, NodeId, Vec<Part>)> {
+/// What was heard of one group.
+pub(super) struct Heard {
+    pub(super) group: PlacementGroupId,
+    /// The broker whose replica it is: the leader, or this one where no leader answers. `None`: nobody's, then there are no parts.
+    pub(super) from: Option<NodeId>,
+    pub(super) parts: Vec<Part>,
+}
+
+/// All groups that have partitions of `topic`, or of all topics.
+pub(super) async fn leader_parts(state: &AdminState, topic: Option<TopicId>) -> Vec<Heard> {
     let groups: Vec<PlacementGroupId> = state.router.image(|image| {
         let loads: BTreeMap<PlacementGroupId, usize> = image.group_loads();
         let of_topic = topic.map(|topic| image.topic(topic).map(|topic| &topic.partitions));
@@ -190,13 +194,18 @@ pub(super) async fn leader_parts(
         if let Some(leader) = leader.filter(|leader| *leader != own)
             && let Some(parts) = ask(state, leader, Request { group, topic }).await
         {
-            return Some((group, leader, parts));
+            let from = Some(leader);
+            return Heard { group, from, parts };
         }
-        let held = state.router.data_group(group)?;
-        Some((group, own, parts_of(&held, topic)))
+        let held = state.router.data_group(group);
+        Heard {
+            group,
+            from: held.as_ref().map(|_| own),
+            parts: held.map_or_else(Vec::new, |held| parts_of(&held, topic)),
+        }
     });
     let asked = futures::stream::iter(asked).buffered(ASKED_AT_ONCE);
-    asked.filter_map(std::future::ready).collect().await
+    asked.collect().await
 }
 
 async fn ask(state: &AdminState, leader: NodeId, request: Request) -> Option<Vec<Part>> {

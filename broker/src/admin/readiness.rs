@@ -8,7 +8,9 @@
 use super::health::Health;
 use crate::placement::{Group, StateMachine};
 use crate::router::Router;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::Tasks;
 use tidelog_model::PlacementGroupId;
@@ -175,25 +177,37 @@ fn groups(router: &Router) -> BTreeMap<PlacementGroupId, Now> {
 
 /// Keeps part `groups` of `health` current until `tasks` stop. It is, when this returns.
 pub fn watch_groups(router: &Router, health: &Health, tasks: &Tasks) {
-    let mut seen = Seen::new(Instant::now());
-    tell(health, seen.look(Instant::now(), &groups(router)));
+    let seen = Arc::new(Mutex::new(Seen::new(Instant::now())));
+    let look = move |router: &Router| seen.lock().look(Instant::now(), &groups(router));
+    tell(health, look(router));
     let (router, health) = (router.clone(), health.clone());
-    tasks.spawn("readiness", async move {
-        let mut named = BTreeMap::new();
-        loop {
-            tokio::time::sleep(TICK).await;
-            tell(&health, seen.look(Instant::now(), &groups(&router)));
-            let lost = router.lost_groups();
-            for (group, partitions) in lost.iter().filter(|(group, _)| !named.contains_key(*group)) {
-                tracing::error!(
-                    group = %group,
-                    "the group has no replica left: this broker held the only one, on a disk that is gone. Nobody can append to or read {}",
-                    names(partitions)
-                );
+    tasks.supervise("readiness", TICK, move || {
+        let (router, health, look) = (router.clone(), health.clone(), look.clone());
+        async move {
+            let mut named = BTreeMap::new();
+            loop {
+                tokio::time::sleep(TICK).await;
+                tell(&health, look(&router));
+                let lost = router.lost_groups();
+                say_lost(&lost, &named);
+                named = lost;
             }
-            named = lost;
         }
     });
+}
+
+/// An error line about each group that was not `named` before.
+fn say_lost(
+    lost: &BTreeMap<PlacementGroupId, Vec<String>>,
+    named: &BTreeMap<PlacementGroupId, Vec<String>>,
+) {
+    for (group, partitions) in lost.iter().filter(|(group, _)| !named.contains_key(*group)) {
+        tracing::error!(
+            group = %group,
+            "the group has no replica left: this broker held the only one, on a disk that is gone. Nobody can append to or read {}",
+            names(partitions)
+        );
+    }
 }
 
 /// Partitions for people: none, some, or the first of many.

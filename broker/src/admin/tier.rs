@@ -1,5 +1,6 @@
 //! /api/v1/tier and /api/v1/tier/flush.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use axum::Json;
@@ -10,7 +11,7 @@ use super::AdminState;
 use super::error::Failure;
 use super::flush::flush_groups;
 use super::leader_parts::leader_parts;
-use tidelog_model::TopicId;
+use tidelog_model::{NodeId, PartitionId, TopicId};
 
 /// Longest wait that a request may ask for: one day.
 pub(super) const TIMEOUT_MS_MAX: u64 = 86_400_000;
@@ -24,6 +25,27 @@ pub(super) struct Filter {
 #[derive(Serialize)]
 pub(super) struct Status {
     partitions: Vec<Partition>,
+    /// Partitions of which nothing is known now.
+    unanswered: Vec<Unanswered>,
+}
+
+/// A partition that exists and that nobody has told of.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct Unanswered {
+    topic: String,
+    partition: i32,
+    group: u32,
+    leader: Option<i32>,
+    why: String,
+}
+
+/// Why there is nothing of a partition: `from` has told of its group, or nobody has.
+fn why(leader: Option<NodeId>, from: Option<NodeId>) -> String {
+    match (from, leader) {
+        (Some(from), _) => format!("not yet on broker {from}"),
+        (None, Some(leader)) => format!("no answer from its leader, broker {leader}"),
+        (None, None) => "no leader of its group is known".to_owned(),
+    }
 }
 
 #[derive(Serialize)]
@@ -70,22 +92,24 @@ pub(super) fn topic_id(state: &AdminState, name: Option<&str>) -> Result<Option<
 }
 
 async fn status_of(state: &AdminState, topic: Option<TopicId>) -> Status {
-    let parts = leader_parts(state, topic).await;
+    let heard = leader_parts(state, topic).await;
+    let leader = |group| state.router.leader(group).map(|(leader, _)| leader);
     let mut partitions: Vec<Partition> = state.router.image(|image| {
-        let groups = parts.iter().map(|(group, broker, parts)| {
-            let leader = state.router.leader(*group).map(|(leader, _)| leader.get());
-            parts.iter().filter_map(move |part| {
+        let groups = heard.iter().map(|heard| {
+            let leader = leader(heard.group).map(NodeId::get);
+            let local_broker = heard.from.map_or(-1, NodeId::get);
+            heard.parts.iter().filter_map(move |part| {
                 Some(Partition {
                     topic: image.topic(part.partition.topic)?.name.clone(),
                     partition: part.partition.index.get(),
-                    group: group.get(),
+                    group: heard.group.get(),
                     leader,
                     log_start: part.log_start.get(),
                     tiered_until: part.tiered_until.get(),
                     high_watermark: part.high_watermark.get(),
                     local_start: part.local_start.get(),
                     local_bytes: part.local_bytes,
-                    local_broker: broker.get(),
+                    local_broker,
                     remote_bytes: part.remote_bytes,
                 })
             })
@@ -93,7 +117,30 @@ async fn status_of(state: &AdminState, topic: Option<TopicId>) -> Status {
         groups.flatten().collect()
     });
     partitions.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
-    Status { partitions }
+    let mut unanswered: Vec<Unanswered> = state.router.image(|image| {
+        let groups = heard.iter().map(|heard| {
+            let told: BTreeSet<PartitionId> =
+                heard.parts.iter().map(|part| part.partition).collect();
+            let leader = leader(heard.group);
+            let there = image.partitions_of(heard.group);
+            let missing = there.filter(move |(id, _)| {
+                topic.is_none_or(|topic| id.topic == topic) && !told.contains(id)
+            });
+            missing.map(move |(id, topic)| Unanswered {
+                topic: topic.name.clone(),
+                partition: id.index.get(),
+                group: heard.group.get(),
+                leader: leader.map(NodeId::get),
+                why: why(leader, heard.from),
+            })
+        });
+        groups.flatten().collect()
+    });
+    unanswered.sort();
+    Status {
+        partitions,
+        unanswered,
+    }
 }
 
 pub(super) async fn status(
@@ -111,4 +158,18 @@ pub(super) async fn flush(
     let topic = topic_id(&state, request.topic.as_deref())?;
     flush_groups(&state, topic, request.trim_local, request.timeout()).await?;
     Ok(Json(status_of(&state, topic).await))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves what is said of a partition that nobody tells of.
+    #[test]
+    fn reasons() {
+        let (two, three) = (Some(NodeId::new(2)), Some(NodeId::new(3)));
+        assert_eq!(why(three, None), "no answer from its leader, broker 3");
+        assert_eq!(why(None, None), "no leader of its group is known");
+        assert_eq!(why(three, two), "not yet on broker 2");
+    }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::error::OffloadError;
+use super::error::{OffloadError, ToldToStop};
 use super::parts::parts;
 use super::publish;
 use super::step::{Step, Wish, next};
@@ -204,11 +204,13 @@ impl Driver {
     async fn run(mut self, requests: &mut mpsc::Receiver<Flush>) {
         let mut leadership = self.group.group().leadership();
         let mut pause = RETRY_PAUSE_MIN;
+        let mut told = ToldToStop::default();
         loop {
             while let Ok(flush) = requests.try_recv() {
                 self.take(flush);
             }
             if !leadership.borrow_and_update().is_leader {
+                told = ToldToStop::default();
                 for flush in self.waiting.drain(..) {
                     let _gone = flush.done.send(FlushOutcome::NotLeader);
                 }
@@ -225,14 +227,19 @@ impl Driver {
                 continue;
             }
             match self.step().await {
-                Ok(true) => pause = RETRY_PAUSE_MIN,
+                Ok(true) => {
+                    pause = RETRY_PAUSE_MIN;
+                    told = ToldToStop::default();
+                }
                 Ok(false) => {
                     tokio::select! {
                         request = requests.recv() => match request { Some(flush) => self.take(flush), None => return stopped().await },
                         () = tokio::time::sleep(TICK) => {}
                     }
                 }
-                Err(error) if error.ended_with_leadership(leadership.borrow().is_leader) => {
+                Err(error)
+                    if told.is_nothing(&error, leadership.borrow().is_leader, Instant::now()) =>
+                {
                     tracing::debug!(group = %self.group.id(), "a step of offload ended with leadership: {error}");
                     tokio::time::sleep(self.random.jitter(RETRY_PAUSE_MIN)).await;
                 }

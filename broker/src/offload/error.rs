@@ -2,8 +2,13 @@
 
 use crate::log::LogError;
 use crate::placement::{PlacementError, ProposeError, SnapshotError};
+use std::time::Duration;
 use tidelog_model::PartitionId;
 use tidelog_tiering::store::StoreError;
+use tokio::time::Instant;
+
+/// A broker that leads and is told for so long that it does not is not between two leaders: it does not get on, and says so. An election takes 2 s, 10 s at worst.
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why a step did not end.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +86,21 @@ impl OffloadError {
     }
 }
 
+/// Since when a broker that leads is told, at every step, that it does not.
+#[derive(Debug, Default)]
+pub(super) struct ToldToStop(Option<Instant>);
+
+impl ToldToStop {
+    /// Whether `error` need not be told anybody: leadership has ended, or is about to.
+    pub(super) fn is_nothing(&mut self, error: &OffloadError, leads: bool, now: Instant) -> bool {
+        if !error.ended_with_leadership(leads) {
+            return false;
+        }
+        let since = *self.0.get_or_insert(now);
+        !leads || now.saturating_duration_since(since) < TOLD_WITHIN
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,5 +117,18 @@ mod tests {
         }
         let built = OffloadError::Build(String::new());
         assert!(!built.ended_with_leadership(false));
+    }
+
+    /// Proves that a leader which is told again and again that it does not lead says so after a while, and nobody else does.
+    #[test]
+    fn a_leader_that_does_not_get_on_says_so() {
+        let gone = OffloadError::Propose(ProposeError::NotLeader { leader: None });
+        let (mut told, now) = (ToldToStop::default(), Instant::now());
+        assert!(told.is_nothing(&gone, true, now));
+        assert!(told.is_nothing(&gone, true, now + TOLD_WITHIN / 2));
+        assert!(!told.is_nothing(&gone, true, now + TOLD_WITHIN));
+        assert!(told.is_nothing(&gone, false, now + TOLD_WITHIN));
+        let failed = OffloadError::Build("x".to_owned());
+        assert!(!told.is_nothing(&failed, true, now));
     }
 }

@@ -9,6 +9,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::command::{BatchDescriptor, PartitionCommand, Stamped, append_overhead};
 use super::machine::PartitionOutcome;
@@ -21,6 +22,9 @@ use tidelog_env::{Clock, Tasks};
 use tidelog_model::{Summed, TimestampMs};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
+
+/// Pause before the task begins anew after a panic. What it had taken is answered with an error, what waits is not lost.
+const RESTART_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bounds of one proposer.
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +137,16 @@ impl Proposer {
             .min(Semaphore::MAX_PERMITS)
             .min(u32::MAX as usize);
         config.entry_bytes_max = config.entry_bytes_max.min(group.entry_bytes_max());
-        tasks.spawn("proposer", run(config, group, clock, waiting));
+        let waiting = Arc::new(tokio::sync::Mutex::new(waiting));
+        tasks.supervise("proposer", RESTART_PAUSE, move || {
+            let (group, clock) = (group.clone(), Arc::clone(&clock));
+            let waiting = Arc::clone(&waiting);
+            async move {
+                run(config, group, clock, &mut *waiting.lock().await).await;
+                // The handle is gone; this ends with its tasks.
+                std::future::pending().await
+            }
+        });
         Self {
             queue,
             budget: Arc::new(Semaphore::new(budget_max)),
@@ -219,7 +232,7 @@ async fn run<M>(
     config: ProposerConfig,
     group: Group<M>,
     clock: Arc<dyn Clock>,
-    mut queue: mpsc::Receiver<Waiting>,
+    queue: &mut mpsc::Receiver<Waiting>,
 ) where
     M: StateMachine,
     M::Outcome: TryInto<PartitionOutcome>,

@@ -23,6 +23,9 @@ use tidelog_model::{LogId, LogIndex, NodeId, PlacementGroupId, RaftNodeId, Term}
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+/// Pause before a core is observed again.
+const OBSERVE_PAUSE: Duration = Duration::from_millis(100);
+
 /// What the rest of the group sees.
 #[derive(Clone)]
 pub(super) struct Observer {
@@ -75,7 +78,19 @@ impl Observer {
             shared: Arc::clone(&shared),
             group,
         };
-        tasks.spawn("placement-observer", watcher.run());
+        let watcher = Arc::new(tokio::sync::Mutex::new(Some(watcher)));
+        tasks.supervise("placement-observer", OBSERVE_PAUSE, move || {
+            let watcher = Arc::clone(&watcher);
+            async move {
+                let mut held = watcher.lock().await;
+                if let Some(watcher) = held.as_mut() {
+                    watcher.run().await;
+                }
+                // Who waits for news learns that there will be none.
+                *held = None;
+                std::future::pending().await
+            }
+        });
         Self {
             leadership,
             fatal,
@@ -241,7 +256,8 @@ struct Watcher {
 }
 
 impl Watcher {
-    async fn run(mut self) {
+    /// Returns when the core has ended.
+    async fn run(&mut self) {
         loop {
             let (now, leads) = self.evaluate();
             let changed = self

@@ -161,29 +161,41 @@ impl Heartbeats {
     #[must_use]
     pub fn start(
         client: MetadataClient,
-        ended: impl FnOnce(Standing) + Send + 'static,
+        ended: impl Fn(Standing) + Send + Sync + 'static,
         tasks: &Tasks,
     ) -> Self {
-        let (leave, mut left) = oneshot::channel::<oneshot::Sender<()>>();
+        let (leave, left) = oneshot::channel::<oneshot::Sender<()>>();
+        let left = Arc::new(tokio::sync::Mutex::new(left));
+        let ended = Arc::new(ended);
         let interval = client.sessions.session / HEARTBEATS_PER_SESSION;
-        tasks.spawn("heartbeats", async move {
-            let mut leadership = client.group.leadership();
-            let done = tokio::select! {
-                standing = beat(&client, interval, &mut leadership) => {
-                    if let Some(standing) = standing {
-                        ended(standing);
+        tasks.supervise("heartbeats", interval, move || {
+            let (client, ended) = (client.clone(), Arc::clone(&ended));
+            let left = Arc::clone(&left);
+            async move {
+                let mut left = left.lock().await;
+                let mut leadership = client.group.leadership();
+                let told = tokio::select! {
+                    standing = beat(&client, interval, &mut leadership) => {
+                        if let Some(standing) = standing {
+                            ended(standing);
+                        }
+                        None
                     }
-                    return;
+                    done = &mut *left => Some(done),
+                };
+                // Who is no member any more has nobody to tell that it stops.
+                let (done, tells) = match told {
+                    Some(done) => (done, true),
+                    None => ((&mut *left).await, false),
+                };
+                if let Ok(done) = done {
+                    if tells && timeout(LEAVE_WITHIN, say_leave(&client)).await.is_err() {
+                        tracing::debug!("nobody could be told that this broker stops");
+                    }
+                    let _ = done.send(());
                 }
-                done = &mut left => done,
-            };
-            let Ok(done) = done else {
-                return;
-            };
-            if timeout(LEAVE_WITHIN, say_leave(&client)).await.is_err() {
-                tracing::debug!("nobody could be told that this broker stops");
+                std::future::pending().await
             }
-            let _ = done.send(());
         });
         Self { leave }
     }

@@ -66,7 +66,13 @@ fn print(status: &TierStatus, output: Output) -> Result<(), Failure> {
     if output == Output::Json {
         return output::json(status);
     }
-    let rows = status.partitions.iter().map(|partition| {
+    let (head, rows) = table(status);
+    output::table(&head, &rows)
+}
+
+/// Head and rows; a column of notes only where there is one.
+fn table(status: &TierStatus) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let known = status.partitions.iter().map(|partition| {
         vec![
             partition.topic.clone(),
             partition.partition.to_string(),
@@ -78,17 +84,68 @@ fn print(status: &TierStatus, output: Output) -> Result<(), Failure> {
             output::bytes(partition.remote_bytes),
         ]
     });
-    output::table(
-        &[
-            "TOPIC",
-            "PARTITION",
-            "LOG-START",
-            "TIERED-UNTIL",
-            "HIGH-WATERMARK",
-            "LOCAL-START",
-            "LOCAL",
-            "REMOTE",
-        ],
-        &rows.collect::<Vec<_>>(),
-    )
+    let mut head = vec![
+        "TOPIC",
+        "PARTITION",
+        "LOG-START",
+        "TIERED-UNTIL",
+        "HIGH-WATERMARK",
+        "LOCAL-START",
+        "LOCAL",
+        "REMOTE",
+    ];
+    let mut rows: Vec<Vec<String>> = known.collect();
+    if !status.unanswered.is_empty() {
+        rows.iter_mut().for_each(|row| row.push(String::new()));
+        rows.extend(status.unanswered.iter().map(|at| {
+            let mut row = vec![at.topic.clone(), at.partition.to_string()];
+            row.resize(head.len(), "-".to_owned());
+            row.push(at.why.clone());
+            row
+        }));
+        head.push("NOTE");
+    }
+    (head, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin_http::{TierPartition, TierUnanswered};
+
+    /// Proves that a partition of which nothing is known has a row that says so.
+    #[test]
+    fn what_is_not_known_is_said() {
+        let partition = TierPartition {
+            topic: "t".to_owned(),
+            partition: 0,
+            group: 1,
+            leader: Some(1),
+            log_start: 0,
+            tiered_until: 2,
+            high_watermark: 3,
+            local_start: 2,
+            local_bytes: 10,
+            local_broker: Some(1),
+            remote_bytes: 20,
+        };
+        let mut status = TierStatus {
+            partitions: vec![partition],
+            unanswered: Vec::new(),
+        };
+        let (head, rows) = table(&status);
+        assert_eq!((head.len(), rows.len(), rows[0].len()), (8, 1, 8));
+        status.unanswered.push(TierUnanswered {
+            topic: "t".to_owned(),
+            partition: 1,
+            group: 2,
+            leader: Some(3),
+            why: "no answer from its leader, broker 3".to_owned(),
+        });
+        let (head, rows) = table(&status);
+        assert_eq!(head.last(), Some(&"NOTE"));
+        assert!(rows.iter().all(|row| row.len() == 9));
+        assert_eq!(rows[1][1..3], ["1".to_owned(), "-".to_owned()]);
+        assert_eq!(rows[1][8], "no answer from its leader, broker 3");
+    }
 }

@@ -140,8 +140,13 @@ impl Coordinator {
             Arc::clone(&shared),
             Arc::clone(&shared),
         );
-        tasks.spawn("coordinator leadership", async move {
-            one.follow(leadership).await
+        tasks.supervise("coordinator leadership", pause, move || {
+            let (shared, leadership) = (Arc::clone(&one), leadership.clone());
+            async move {
+                shared.follow(leadership).await;
+                // The group has ended; this does with its tasks.
+                std::future::pending().await
+            }
         });
         tasks.supervise("coordinator timers", pause, move || {
             Arc::clone(&two).run_timers()

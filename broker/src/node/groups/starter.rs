@@ -31,6 +31,9 @@ use tokio::sync::watch;
 /// How long the only voter of a group may take to lead it. It campaigns at once; this is for a very slow disk.
 const LEAD_WITHIN: Duration = Duration::from_secs(60);
 
+/// Pause before a group is watched again.
+const WATCH_PAUSE: Duration = Duration::from_millis(100);
+
 /// What every group is started with.
 pub(super) struct Starter {
     pub(super) config: Config,
@@ -230,11 +233,15 @@ impl Starter {
     }
 
     fn watch_fatal<M: StateMachine>(&self, group: &Group<M>, tasks: &Tasks) {
-        let mut stopped = group.fatal();
+        let stopped = group.fatal();
         let fatal = self.fatal.clone();
-        tasks.spawn("group-watch", async move {
-            if let Ok(reason) = stopped.wait_for(Option::is_some).await {
-                fatal.send_replace(reason.clone().map(Ended::Failed));
+        tasks.supervise("group-watch", WATCH_PAUSE, move || {
+            let (mut stopped, fatal) = (stopped.clone(), fatal.clone());
+            async move {
+                if let Ok(reason) = stopped.wait_for(Option::is_some).await {
+                    fatal.send_replace(reason.clone().map(Ended::Failed));
+                }
+                std::future::pending().await
             }
         });
     }
