@@ -19,7 +19,7 @@ use crate::metadata::{
 };
 use crate::placement::ReplicasNow;
 use crate::router::partition_names;
-use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId, Term};
+use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId, Term, TimestampMs};
 
 /// A broker that asks to be taken in.
 #[derive(Clone, Debug)]
@@ -120,6 +120,7 @@ async fn members_of(state: &AdminState) -> Members {
     let router = &state.router;
     let metadata = router.known_leader(router.metadata());
     let replicas = router.metadata().replicas();
+    let now = router.now();
     let known: Vec<PlacementGroupId> =
         router.image(|image| image.groups().keys().copied().collect());
     let leaders: BTreeMap<PlacementGroupId, (NodeId, Term)> = known
@@ -131,7 +132,7 @@ async fn members_of(state: &AdminState) -> Members {
         metadata_leader: metadata.map(|(leader, _)| leader.get()),
         brokers: brokers(image, &leaders, metadata.map(|(leader, _)| leader)),
         waiting: waiting(image, asked),
-        groups: std::iter::once(metadata_group(image, &replicas, metadata))
+        groups: std::iter::once(metadata_group(image, &replicas, metadata, now))
             .chain(data_groups(image, &leaders, &empty))
             .collect(),
     })
@@ -183,9 +184,10 @@ fn metadata_group(
     image: &MetadataImage,
     now: &ReplicasNow,
     leader: Option<(NodeId, Term)>,
+    at: TimestampMs,
 ) -> Group {
     let group = PlacementGroupId::METADATA;
-    let (voters, learners) = image.metadata_replicas();
+    let (voters, learners) = image.metadata_replicas(at);
     let raft_nodes = |nodes: &BTreeSet<NodeId>| {
         let members = nodes.iter().filter_map(|node| image.members().get(node));
         members

@@ -135,10 +135,10 @@ fn both(one: Option<String>, other: Option<String>) -> Option<String> {
 
 /// Whether the replica here votes, if it shall: until then the others must not go.
 fn votes<M: StateMachine>(router: &Router, id: PlacementGroupId, group: &Group<M>) -> bool {
-    let own = router.node();
+    let (own, now) = (router.node(), router.now());
     let shall = router.image(|image| {
         let wanted = if id == PlacementGroupId::METADATA {
-            image.metadata_replicas().0.contains(&own)
+            image.metadata_replicas(now).0.contains(&own)
         } else {
             image.replicas_wanted(id).contains(&own)
         };

@@ -10,7 +10,12 @@ use super::image::{Address, Broker, MetadataImage};
 use super::standing::Standing;
 use super::{BROKERS_MAX, DEPARTED_MAX, GROUPS_MAX};
 use std::collections::{BTreeMap, BTreeSet};
-use tidelog_model::{LogIndex, NodeId, PlacementGroupId, RaftNodeId};
+use tidelog_model::{LogIndex, NodeId, PlacementGroupId, RaftNodeId, TimestampMs};
+
+/// A voter of the metadata group that is silent for less than this keeps its vote. A restart takes seconds, a reboot a minute; meanwhile four of five
+/// voters bear the loss of one more. Without the pause every restart in a cluster of more than five would change the voters twice, each time with
+/// a snapshot for the newcomer.
+pub const VOTER_AWAY_MS: i64 = 60_000;
 
 /// Copies of a group at most: what Raft can wait for at each append.
 pub const REPLICAS_MAX: usize = 5;
@@ -282,7 +287,7 @@ impl MetadataImage {
         if let Some(member) = after.members.get_mut(&node) {
             member.draining = true;
         }
-        let (voters, _) = after.metadata_replicas();
+        let (voters, _) = after.metadata_replicas(self.stamp);
         let live = voters.iter().filter(|node| self.is_live(**node)).count();
         let needed = voters.len() / 2 + 1;
         if live < needed {
@@ -385,7 +390,8 @@ impl MetadataImage {
     #[must_use]
     pub fn leader_candidates(&self, group: PlacementGroupId) -> Vec<NodeId> {
         if group == PlacementGroupId::METADATA {
-            return self.metadata_replicas().0.into_iter().collect();
+            // All brokers agree on the stamp; who votes meanwhile is no later than that.
+            return self.metadata_replicas(self.stamp).0.into_iter().collect();
         }
         let held = self.groups.get(&group).into_iter().flatten().copied();
         let wanted = self.replicas_wanted(group);
@@ -441,22 +447,35 @@ impl MetadataImage {
         Ok(MetadataOutcome::MembersChanged)
     }
 
-    /// Voters of the metadata group and its other replicas, of all members: at most [`REPLICAS_MAX`] vote, those that live before those that do
-    /// not, over as many zones as there are.
+    /// Voters of the metadata group and its other replicas, of all members: at most [`REPLICAS_MAX`] vote, those that live, or were silent for less than
+    /// [`VOTER_AWAY_MS`], before those that do not, over as many zones as there are.
     #[must_use]
-    pub fn metadata_replicas(&self) -> (BTreeSet<NodeId>, BTreeSet<NodeId>) {
-        let by_turn = self.by_zones(true).into_iter().chain(self.by_zones(false));
+    pub fn metadata_replicas(&self, now: TimestampMs) -> (BTreeSet<NodeId>, BTreeSet<NodeId>) {
+        let there = |node| self.is_there(node, now);
+        let by_turn = self.by_zones(there, true).into_iter();
+        let by_turn = by_turn.chain(self.by_zones(there, false));
         let voters: BTreeSet<NodeId> = by_turn.take(REPLICAS_MAX).collect();
         let others = self.members.keys().copied();
         let learners = others.filter(|node| !voters.contains(node)).collect();
         (voters, learners)
     }
 
-    /// Members that are not drained and live, or do not: one of each zone, then a second of each.
-    fn by_zones(&self, live: bool) -> Vec<NodeId> {
+    /// Whether `node` lives, or has come and fell silent a moment ago.
+    fn is_there(&self, node: NodeId, now: TimestampMs) -> bool {
+        let Some(broker) = self.brokers.get(&node) else {
+            return false;
+        };
+        broker.fenced.is_none_or(|since| {
+            let away = now.get().saturating_sub(since.get());
+            broker.kafka.is_some() && away < VOTER_AWAY_MS
+        })
+    }
+
+    /// Members that are not drained and there, or not: one of each zone, then a second of each.
+    fn by_zones(&self, there: impl Fn(NodeId) -> bool, wanted: bool) -> Vec<NodeId> {
         let mut zones: BTreeMap<&str, Vec<NodeId>> = BTreeMap::new();
         let open = self.members.iter().filter(|(_, member)| !member.draining);
-        for (node, _) in open.filter(|(node, _)| self.is_live(**node) == live) {
+        for (node, _) in open.filter(|(node, _)| there(**node) == wanted) {
             let broker = self.brokers.get(node);
             let zone = broker.map_or("", |broker| broker.zone.as_str());
             zones.entry(zone).or_default().push(*node);

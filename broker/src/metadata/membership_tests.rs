@@ -415,18 +415,18 @@ fn groups_are_created() {
 #[test]
 fn metadata_replicas() {
     let mut rig = Rig::new(7, &[(1, &[1])]);
-    let (voters, learners) = rig.image().metadata_replicas();
+    let later = TimestampMs::new(5 + VOTER_AWAY_MS);
+    let (voters, learners) = rig.image().metadata_replicas(later);
     assert_eq!(voters, nodes(&[1, 2, 3, 4, 5]).into_iter().collect());
     assert_eq!(learners, nodes(&[6, 7]).into_iter().collect());
     rig.changed(&drain(2, true));
-    let (voters, learners) = rig.image().metadata_replicas();
+    let (voters, learners) = rig.image().metadata_replicas(later);
     assert_eq!(voters, nodes(&[1, 3, 4, 5, 6]).into_iter().collect());
     assert_eq!(learners, nodes(&[2, 7]).into_iter().collect());
     // Who does not live votes only where there are not enough others.
     let fence = |rig: &mut Rig, id, fenced| {
-        let node = node(id);
-        rig.run(&MetadataCommand::SetBrokerFence { node, fenced });
-        rig.image().metadata_replicas().0
+        fence(rig, id, fenced);
+        rig.image().metadata_replicas(later).0
     };
     let voters = fence(&mut rig, 1, true);
     assert_eq!(voters, nodes(&[3, 4, 5, 6, 7]).into_iter().collect());
@@ -434,6 +434,36 @@ fn metadata_replicas() {
     assert_eq!(voters, nodes(&[1, 3, 4, 6, 7]).into_iter().collect());
     let voters = fence(&mut rig, 5, false);
     assert_eq!(voters, nodes(&[3, 4, 5, 6, 7]).into_iter().collect());
+}
+
+/// Proves that a voter which is silent for a moment keeps its vote and one that stays silent does not, that one which is back has it at once, and that a
+/// member which has never come does not vote while others can.
+#[test]
+fn a_moment_of_silence_changes_no_voters() {
+    let mut rig = Rig::new(7, &[(1, &[1])]);
+    for id in 1..=7 {
+        rig.run(&register(id, u64::try_from(id * 10).unwrap()));
+    }
+    let voters = |rig: &Rig, after: i64| {
+        let now = TimestampMs::new(5 + after);
+        let voters = rig.image().metadata_replicas(now).0;
+        voters.into_iter().map(NodeId::get).collect::<Vec<_>>()
+    };
+    for silent in [1, 2] {
+        fence(&mut rig, silent, true);
+        assert_eq!(voters(&rig, VOTER_AWAY_MS - 1), [1, 2, 3, 4, 5]);
+    }
+    assert_eq!(voters(&rig, VOTER_AWAY_MS), [3, 4, 5, 6, 7]);
+    fence(&mut rig, 1, false);
+    assert_eq!(voters(&rig, VOTER_AWAY_MS), [1, 3, 4, 5, 6]);
+    fence(&mut rig, 2, false);
+    assert_eq!(voters(&rig, VOTER_AWAY_MS), [1, 2, 3, 4, 5]);
+    // Its zone is the first of all.
+    rig.changed(&admit(0, 99, true));
+    assert_eq!(voters(&rig, 0), [1, 2, 3, 4, 5]);
+    rig.run(&register(0, 99));
+    fence(&mut rig, 0, false);
+    assert_eq!(voters(&rig, 0), [0, 1, 2, 3, 4]);
 }
 
 /// Proves that leaders are shared out evenly, that an operator's wish counts while that broker can lead, and never for another.

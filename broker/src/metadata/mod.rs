@@ -39,7 +39,9 @@ pub use config_view::{
 pub use format_command::decode_command;
 pub use image::{Address, Broker, MetadataImage, SLOTS, Topic};
 pub use machine::MetadataMachine;
-pub use membership::{Admission, AdmissionExpects, ClusterMember, REPLICAS_MAX, ReplicaMove};
+pub use membership::{
+    Admission, AdmissionExpects, ClusterMember, REPLICAS_MAX, ReplicaMove, VOTER_AWAY_MS,
+};
 pub use names::{NameError, check_topic_name};
 pub use plan::{COPIES_DEFAULT, choose_first_replicas, choose_replicas, plan_drains, plan_moves};
 pub use refill::{Refill, RefillRefused};

@@ -22,7 +22,11 @@ const TICK: Duration = Duration::from_millis(500);
 const LATE: Duration = Duration::from_secs(60);
 
 /// The replicas that a group shall have, and the move that is done when it has them. `None`: not to be touched now.
-fn wanted(image: &MetadataImage, group: PlacementGroupId) -> Option<(Replicas, Option<LogIndex>)> {
+fn wanted(
+    image: &MetadataImage,
+    group: PlacementGroupId,
+    now: TimestampMs,
+) -> Option<(Replicas, Option<LogIndex>)> {
     let members = |nodes: &mut dyn Iterator<Item = NodeId>| {
         nodes
             .map(|node| {
@@ -40,7 +44,7 @@ fn wanted(image: &MetadataImage, group: PlacementGroupId) -> Option<(Replicas, O
         if !image.knows_holders() {
             return None;
         }
-        let (voters, learners) = image.metadata_replicas();
+        let (voters, learners) = image.metadata_replicas(now);
         let replicas = Replicas {
             voters: members(&mut voters.into_iter())?,
             learners: members(&mut learners.into_iter())?,
@@ -129,7 +133,11 @@ async fn step<M: StateMachine>(
     metadata: &MetadataClient,
     said: &mut Said,
 ) -> bool {
-    let look = || metadata.group.read(|machine| wanted(machine.image(), id));
+    let look = || {
+        let now = TimestampMs::new(metadata.clock.now_ms());
+        let group = &metadata.group;
+        group.read(|machine| wanted(machine.image(), id, now))
+    };
     let Some((replicas, moving)) = look() else {
         return false;
     };

@@ -21,7 +21,8 @@ use crate::datagroup::DataGroup;
 use crate::metadata::{Broker, MetadataImage, MetadataMachine, Topic};
 use crate::placement::{Group, GroupMap, ProposeError, StateMachine};
 use tidelog_model::{
-    LeaderEpoch, NodeId, PartitionId, PartitionIndex, PlacementGroupId, RaftNodeId, Term, TopicId,
+    LeaderEpoch, NodeId, PartitionId, PartitionIndex, PlacementGroupId, RaftNodeId, Term, TimestampMs,
+    TopicId,
 };
 use tokio::sync::watch;
 
@@ -88,6 +89,12 @@ impl Router {
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.inner.metadata.node
+    }
+
+    /// The time by this broker's clock, as stamps have it.
+    #[must_use]
+    pub fn now(&self) -> TimestampMs {
+        TimestampMs::new(self.inner.metadata.clock.now_ms())
     }
 
     /// The metadata group.
