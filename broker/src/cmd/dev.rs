@@ -69,8 +69,42 @@ fn counted_up(address: &str, more: u16) -> Result<String, String> {
     })
 }
 
+/// Keys that no two brokers may share, and what says them for all.
+const OWN_KEYS: [(&str, &str); 8] = [
+    ("admin.listen", "--admin HOST:PORT"),
+    ("kafka.listen", "--kafka HOST:PORT"),
+    ("peer.listen", "--peer HOST:PORT"),
+    ("node.data-dir", "--data-dir DIR"),
+    ("node.id", ""),
+    ("cluster.seeds", ""),
+    ("kafka.advertised", ""),
+    ("peer.advertised", ""),
+];
+
+/// Refuses what would be one broker's and was said for all.
+fn check_set(args: &DevArgs) -> Result<(), String> {
+    for set in &args.set {
+        let key = set.split_once('=').map_or(set.as_str(), |(key, _)| key);
+        let Some((key, flag)) = OWN_KEYS.iter().find(|(own, _)| *own == key.trim()) else {
+            continue;
+        };
+        let brokers = args.brokers;
+        return Err(if flag.is_empty() {
+            format!(
+                "--set {key} would be the same for all of --brokers {brokers}, and each has its own; it is set for them"
+            )
+        } else {
+            format!(
+                "--set {key} would be the same for all of --brokers {brokers}: say {flag}, each broker gets its own from there"
+            )
+        });
+    }
+    Ok(())
+}
+
 /// The configuration of each broker.
 fn several(args: &DevArgs) -> Result<Vec<Sources>, String> {
+    check_set(args)?;
     let store = match &args.store {
         Some(store) => store.clone(),
         None => {
@@ -210,5 +244,27 @@ mod tests {
             let args = Cli::parse_from(["dev", "--brokers", "3", "--peer", wrong]).dev;
             assert!(several(&args).unwrap_err().contains("counted up"));
         }
+    }
+
+    /// Proves that what two brokers cannot share is refused with what to say instead, and that all else may be set for all.
+    #[test]
+    fn what_brokers_cannot_share_is_refused() {
+        let with = |set: &str| {
+            let args = Cli::parse_from(["dev", "--brokers", "3", "--set", set]).dev;
+            several(&args)
+        };
+        for (set, says) in [
+            ("admin.listen=127.0.0.1:1", "say --admin HOST:PORT"),
+            (" kafka.listen =127.0.0.1:1", "say --kafka HOST:PORT"),
+            ("peer.listen=127.0.0.1:1", "say --peer HOST:PORT"),
+            ("node.data-dir=d", "say --data-dir DIR"),
+            ("node.id=4", "each has its own"),
+            ("kafka.advertised=h:1", "each has its own"),
+        ] {
+            let error = with(set).unwrap_err();
+            assert!(error.contains(says), "{set}: {error}");
+        }
+        assert_eq!(with("tier.cut-bytes=1048576").unwrap().len(), 3);
+        assert_eq!(with("node.zone=one").unwrap().len(), 3);
     }
 }

@@ -6,6 +6,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     date_time_ymd,
 };
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tidelog_env::{RealDisk, SystemClock};
 
@@ -99,7 +100,15 @@ pub(crate) fn write(dir: &Path, issued: &Issued, ca: &str) {
     std::fs::create_dir_all(dir).unwrap();
     std::fs::write(dir.join("cert.pem"), &issued.cert).unwrap();
     std::fs::write(dir.join("key.pem"), &issued.key).unwrap();
+    key_mode(dir, 0o600);
     std::fs::write(dir.join("ca.pem"), ca).unwrap();
+}
+
+/// Says who may read the key in `dir`.
+#[allow(clippy::disallowed_methods, reason = "an operator does this")]
+pub(crate) fn key_mode(dir: &Path, mode: u32) {
+    let permissions = std::fs::Permissions::from_mode(mode);
+    std::fs::set_permissions(dir.join("key.pem"), permissions).unwrap();
 }
 
 /// TLS with the files in `dir`, for a broker that is dialled at 127.0.0.1.

@@ -4,6 +4,7 @@
 //! Not here: what brokers do with them (docs/protocols/peer.md).
 //! Spec: docs/operating/three-brokers.md
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use anyhow::Result;
@@ -38,7 +39,9 @@ impl Authority {
         let key = KeyPair::generate()?;
         let cert = CertificateParams::new([HOST.to_owned()])?.signed_by(&key, &self.issuer)?;
         std::fs::write(folder.join("cert.pem"), cert.pem())?;
-        std::fs::write(folder.join("key.pem"), key.serialize_pem())?;
+        let at = folder.join("key.pem");
+        std::fs::write(&at, key.serialize_pem())?;
+        std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o600))?;
         Ok(std::fs::write(folder.join("ca.pem"), &self.pem)?)
     }
 }

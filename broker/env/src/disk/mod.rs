@@ -67,6 +67,10 @@ pub trait Disk: Send + Sync + 'static {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// Takes the directory for this owner (a file `LOCK` in it). `WouldBlock` when somebody else has it.
     fn lock_dir(&self, dir: &Path) -> io::Result<Box<dyn DirLock>>;
+    /// Whether others than the file's owner may read it. Disks without owners say no.
+    fn others_may_read(&self, _path: &Path) -> io::Result<bool> {
+        Ok(false)
+    }
     /// Room on the file system of `dir`.
     fn space(&self, dir: &Path) -> io::Result<DiskSpace>;
 }

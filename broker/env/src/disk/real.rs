@@ -10,7 +10,7 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -75,6 +75,12 @@ impl Disk for RealDisk {
             .write(mode != OpenMode::Read)
             .create_new(mode == OpenMode::CreateNew);
         Ok(Arc::new(RealFile(options.open(path)?)))
+    }
+
+    fn others_may_read(&self, path: &Path) -> io::Result<bool> {
+        const GROUP_AND_WORLD: u32 = 0o044;
+        let mode = std::fs::metadata(path)?.permissions().mode();
+        Ok(mode & GROUP_AND_WORLD != 0)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

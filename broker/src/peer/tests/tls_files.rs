@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::TlsMode;
-use crate::peer::certificates::{Authority, Issued, files, load, write};
+use crate::peer::certificates::{Authority, Issued, files, key_mode, load, write};
 use rcgen::{ExtendedKeyUsagePurpose, date_time_ymd};
 use tempfile::TempDir;
 use tidelog_env::{RealDisk, SystemClock};
@@ -252,4 +252,30 @@ async fn files_are_taken_as_they_change() {
     }
     assert_eq!(metrics.reloads.get(), 4);
     assert_eq!(log.lines().len(), 1);
+}
+
+/// Proves that a private key which others may read is taken, and told of once, at the start or when it comes to be so.
+#[tokio::test]
+async fn a_key_that_others_may_read_is_told() {
+    let (log, _logged) = Log::start();
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    write(dir.path(), &authority.issue(HERE), &authority.pem);
+    let good = load(dir.path(), TlsMode::Require).unwrap();
+    assert!(log.lines().is_empty(), "{:?}", log.lines());
+    for mode in [0o640, 0o604] {
+        let before = log.lines().len();
+        key_mode(dir.path(), mode);
+        let one = load(dir.path(), TlsMode::Require).unwrap();
+        one.look();
+        let lines = log.lines();
+        assert_eq!(lines.len(), before + 1, "{lines:?}");
+        assert!(lines[before].contains("chmod 600"), "{lines:?}");
+    }
+    // The files are as readable as they were when the next certificate comes.
+    put(&dir, "key.pem", "");
+    write(dir.path(), &authority.issue(HERE), &authority.pem);
+    key_mode(dir.path(), 0o644);
+    good.look();
+    good.look();
+    assert_eq!(log.lines().len(), 3, "{:?}", log.lines());
 }

@@ -26,6 +26,7 @@ use reload::{LOOK_PAUSE, Seen};
 use rustls::pki_types::ServerName;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tidelog_env::disk::Disk;
 use tidelog_env::{BoxStream, Clock, Tasks};
@@ -52,6 +53,8 @@ struct Inner {
     clock: Arc<dyn Clock>,
     current: ArcSwap<Material>,
     seen: Mutex<Seen>,
+    /// It was told that others may read the key.
+    exposed: AtomicBool,
     metrics: TlsMetrics,
 }
 
@@ -84,16 +87,19 @@ impl PeerTls {
             words::when(material.not_after)
         );
         let seen = Mutex::new(Seen::of(hash));
+        let inner = Inner {
+            files,
+            hosts,
+            disk,
+            clock,
+            current: ArcSwap::from_pointee(material),
+            seen,
+            exposed: AtomicBool::new(false),
+            metrics,
+        };
+        inner.tell_exposed();
         Ok(Self {
-            inner: Some(Arc::new(Inner {
-                files,
-                hosts,
-                disk,
-                clock,
-                current: ArcSwap::from_pointee(material),
-                seen,
-                metrics,
-            })),
+            inner: Some(Arc::new(inner)),
         })
     }
 

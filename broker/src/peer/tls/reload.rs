@@ -10,6 +10,7 @@ use crate::config::PeerTlsFiles;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tidelog_env::disk::{Disk, OpenMode};
 
@@ -108,10 +109,24 @@ impl Inner {
                 self.metrics.reloads.inc();
                 self.current.store(Arc::new(material));
                 *self.seen.lock() = Seen::of(hash);
+                self.tell_exposed();
             }
             Err(error) => self.tell(error),
         }
         self.tell_end();
+    }
+
+    /// Says once that others than the owner may read the private key.
+    pub(super) fn tell_exposed(&self) {
+        let key = &self.files.key;
+        // Whether it is there was found out by reading it.
+        let exposed = self.disk.others_may_read(key).unwrap_or(false);
+        if exposed && !self.exposed.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "peer.tls-key-file = {}: others than its owner may read the private key, and with it be a broker of this cluster: chmod 600 it",
+                key.display()
+            );
+        }
     }
 
     fn tell(&self, error: PeerTlsError) {
