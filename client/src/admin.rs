@@ -17,7 +17,9 @@ use kafka_wire::{
 use kafka_wire_core::StrBytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tidelog_model::{NodeId, Offset, PartitionIndex, TimestampMs};
+use tokio::time::Instant;
 
 const RESOURCE_TOPIC: i8 = 2;
 
@@ -64,7 +66,6 @@ impl Cluster {
         configs: &[(String, String)],
     ) -> Result<(), Error> {
         let what = format!("create topic '{name}'");
-        let timeout_ms = self.timeout_ms();
         self.ask_any::<CreateTopicsRequest>(
             2..=7,
             false,
@@ -79,7 +80,7 @@ impl Cluster {
                     .collect();
                 let mut request = CreateTopicsRequest::default();
                 request.topics = vec![topic];
-                request.timeout_ms = timeout_ms;
+                request.timeout_ms = self.timeout_ms();
                 request
             },
             |response| match response.topics.first() {
@@ -114,7 +115,6 @@ impl Cluster {
     /// Deletes a topic with its records.
     pub async fn delete_topic(&self, name: &str) -> Result<(), Error> {
         let what = format!("delete topic '{name}'");
-        let timeout_ms = self.timeout_ms();
         self.ask_any::<DeleteTopicsRequest>(
             1..=6,
             false,
@@ -127,7 +127,7 @@ impl Cluster {
                 } else {
                     request.topic_names = vec![StrBytes::from(name)];
                 }
-                request.timeout_ms = timeout_ms;
+                request.timeout_ms = self.timeout_ms();
                 request
             },
             |response| match response.responses.first() {
@@ -302,8 +302,14 @@ impl Cluster {
         Ok(found)
     }
 
+    /// What a broker is told to take at most: it answers a little before nobody waits any more, so that what did not happen is known.
     fn timeout_ms(&self) -> i32 {
-        i32::try_from(self.config().request_timeout.as_millis()).unwrap_or(i32::MAX)
+        const ANSWER_BEFORE: Duration = Duration::from_millis(500);
+        let left = self
+            .request_deadline()
+            .saturating_duration_since(Instant::now());
+        let left = left.saturating_sub(ANSWER_BEFORE.min(left / 4));
+        i32::try_from(left.as_millis()).unwrap_or(i32::MAX)
     }
 }
 

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::Network;
+use tokio::time::Instant;
 use url::Url;
 
 /// Per partition: where the log begins, what is in the store, what is local.
@@ -113,6 +114,9 @@ pub struct Members {
     pub cluster_id: String,
     /// The broker that leads metadata.
     pub metadata_leader: Option<i32>,
+    /// How old it is what is said of who lives: the asked broker has heard no leader of metadata for so long. `None`: it is current.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub liveness_age_ms: Option<u64>,
     /// Its members.
     pub brokers: Vec<MemberBroker>,
     /// Brokers that ask to be taken in.
@@ -264,6 +268,7 @@ pub enum AdminError {
 pub struct AdminClient {
     url: Url,
     network: Arc<dyn Network>,
+    until: Option<Instant>,
 }
 
 impl AdminClient {
@@ -283,7 +288,15 @@ impl AdminClient {
         Ok(Self {
             url: parsed,
             network,
+            until: None,
         })
+    }
+
+    /// The same, which ends every request by then.
+    #[must_use]
+    pub fn until(mut self, deadline: Instant) -> Self {
+        self.until = Some(deadline);
+        self
     }
 
     /// What is where.
@@ -394,7 +407,7 @@ impl AdminClient {
             Method::POST,
             &url,
             Bytes::from(body),
-            timeout + Duration::from_secs(10),
+            timeout + Duration::from_secs(2),
         )
         .await
     }
@@ -413,27 +426,29 @@ impl AdminClient {
         body: Bytes,
         timeout: Duration,
     ) -> Result<T, AdminError> {
-        let deadline = tokio::time::Instant::now() + timeout;
+        let left = self
+            .until
+            .map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = left.map_or(timeout, |left| left.min(timeout));
+        let deadline = Instant::now() + timeout;
         let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let port = url.port_or_known_default().unwrap_or(80);
         let unreachable = |cause: String| AdminError::Unreachable {
             url: self.url.to_string(),
             cause,
         };
-        let connect = tokio::time::timeout(
-            timeout.min(Duration::from_secs(10)),
-            self.network.connect(host, port),
-        );
+        let connect_within = timeout.min(Duration::from_secs(10));
+        let connect = tokio::time::timeout(connect_within, self.network.connect(host, port));
         let stream = connect
             .await
-            .map_err(|_| unreachable("no connection within 10 seconds".to_owned()))?
+            .map_err(|_| unreachable(format!("no connection within {connect_within:.1?}")))?
             .map_err(|error| unreachable(error.to_string()))?;
         let no_answer = |cause: String| AdminError::NoAnswer {
             url: self.url.to_string(),
             cause,
         };
         match tokio::time::timeout_at(deadline, exchange(stream, method, url, body)).await {
-            Err(_) => Err(no_answer(format!("nothing within {timeout:?}"))),
+            Err(_) => Err(no_answer(format!("nothing within {timeout:.1?}"))),
             Ok(Err(cause)) => Err(no_answer(cause)),
             Ok(Ok((status, body))) => self.understand(status, &body),
         }

@@ -225,7 +225,7 @@ pub enum Error {
         message: Option<String>,
     },
     /// The deadline passed while trying again; `last` is the newest reason.
-    #[error("gave up after {after:?}: {last}")]
+    #[error("gave up after {:.1} s: {last}", after.as_secs_f64())]
     Deadline {
         /// How long was tried.
         after: Duration,

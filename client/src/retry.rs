@@ -87,6 +87,11 @@ impl Attempts {
     /// After a failed attempt: waits and returns `Ok` when another one may be made, else the error to give back.
     /// Remembers whether any attempt may have happened.
     pub async fn again(&mut self, error: Error) -> Result<(), Error> {
+        self.again_for(Duration::ZERO, error).await
+    }
+
+    /// The same for an attempt that takes at least so long: one that ends unanswered would leave open what is known now.
+    pub(crate) async fn again_for(&mut self, least: Duration, error: Error) -> Result<(), Error> {
         if error.outcome() == Outcome::MayHaveHappened {
             self.outcome = Outcome::MayHaveHappened;
         }
@@ -94,7 +99,7 @@ impl Attempts {
             return Err(error);
         }
         let pause = self.backoff.pause();
-        if Instant::now() + pause >= self.deadline {
+        if Instant::now() + pause + least >= self.deadline {
             return Err(Error::Deadline {
                 after: self.started.elapsed(),
                 outcome: self.outcome,
@@ -128,6 +133,20 @@ mod tests {
         }
         backoff.reset();
         assert!(backoff.pause() <= PAUSE_FIRST * 3 / 2);
+    }
+
+    /// Proves that no attempt is begun for which too little time is left.
+    #[tokio::test]
+    async fn a_short_rest_is_not_begun() {
+        let random = SystemRandom::seeded(1);
+        let mut attempts = Attempts::until(Instant::now() + Duration::from_secs(2), random);
+        let moved = || ErrorCode::NOT_CONTROLLER.check("x", None).unwrap_err();
+        attempts
+            .again_for(Duration::from_millis(100), moved())
+            .await
+            .unwrap();
+        let error = attempts.again_for(Duration::from_secs(2), moved()).await;
+        assert_eq!(error.unwrap_err().outcome(), Outcome::DidNotHappen);
     }
 
     /// Proves that giving up remembers an early attempt that may have happened, though the last one did not.

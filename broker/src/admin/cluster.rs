@@ -7,6 +7,7 @@ use axum::extract::State;
 use serde::Serialize;
 
 use super::AdminState;
+use super::members::liveness_age_ms;
 use crate::metadata::Address;
 use tidelog_model::{NodeId, TimestampMs};
 
@@ -17,6 +18,9 @@ pub(super) struct Cluster {
     version: &'static str,
     brokers: Vec<Broker>,
     metadata_leader: Option<i32>,
+    /// How old it is what this broker knows of who is fenced; absent while it hears the leader of metadata, or is it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    liveness_age_ms: Option<u64>,
     groups: Vec<Group>,
 }
 
@@ -103,6 +107,7 @@ pub(super) async fn cluster(State(state): State<AdminState>) -> Json<Cluster> {
         version: env!("CARGO_PKG_VERSION"),
         brokers: brokers(&state),
         metadata_leader: state.router.controller().map(NodeId::get),
+        liveness_age_ms: liveness_age_ms(&state),
         groups,
     })
 }

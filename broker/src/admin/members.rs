@@ -54,6 +54,9 @@ pub type AskMembers = Arc<dyn Fn() -> BoxFuture<'static, Asked> + Send + Sync>;
 pub(super) struct Members {
     cluster_id: String,
     metadata_leader: Option<i32>,
+    /// How old it is what this broker knows of who lives; absent while it hears the leader of metadata, or is it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    liveness_age_ms: Option<u64>,
     brokers: Vec<Broker>,
     waiting: Vec<Waiting>,
     groups: Vec<Group>,
@@ -121,6 +124,7 @@ async fn members_of(state: &AdminState) -> Members {
     let metadata = router.known_leader(router.metadata());
     let replicas = router.metadata().replicas();
     let now = router.now();
+    let liveness_age_ms = liveness_age_ms(state);
     let known: Vec<PlacementGroupId> =
         router.image(|image| image.groups().keys().copied().collect());
     let leaders: BTreeMap<PlacementGroupId, (NodeId, Term)> = known
@@ -130,12 +134,24 @@ async fn members_of(state: &AdminState) -> Members {
     router.image(|image| Members {
         cluster_id: state.identity.cluster_id.clone(),
         metadata_leader: metadata.map(|(leader, _)| leader.get()),
+        liveness_age_ms,
         brokers: brokers(image, &leaders, metadata.map(|(leader, _)| leader)),
         waiting: waiting(image, asked),
         groups: std::iter::once(metadata_group(image, &replicas, metadata, now))
             .chain(data_groups(image, &leaders, &empty))
             .collect(),
     })
+}
+
+/// How long ago this broker last knew who lives; `None`: it knows now. Without a leader of metadata nobody is fenced, however long it is silent.
+pub(super) fn liveness_age_ms(state: &AdminState) -> Option<u64> {
+    let router = &state.router;
+    if router.known_leader(router.metadata()).is_some() {
+        return None;
+    }
+    let age = router.metadata().in_touch();
+    let age = age.unwrap_or_else(|| state.started.elapsed());
+    Some(u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn brokers(

@@ -191,6 +191,12 @@ impl<M: StateMachine> Group<M> {
         self.core.observer.hears_leader()
     }
 
+    /// How long ago this replica was last in touch with a leader: heard one, or led itself and heard a majority. `None`: never since it started.
+    #[must_use]
+    pub fn in_touch(&self) -> Option<Duration> {
+        self.core.observer.in_touch()
+    }
+
     /// The term of the leader that this replica follows closely: it heard the leader within a lease, and has applied nearly all that it
     /// knows to be committed. Reads here are of committed entries, a little behind the leader.
     #[must_use]

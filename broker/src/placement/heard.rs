@@ -46,6 +46,11 @@ impl Heard {
         }
     }
 
+    /// How long ago a leader, of whichever term, was heard last.
+    pub(super) fn age(&self) -> Option<Duration> {
+        self.0.lock().map(|sign| sign.at.elapsed())
+    }
+
     /// Whether the leader of `term` was heard within `silence`.
     pub(super) fn within(&self, term: Term, silence: Duration) -> bool {
         let heard = *self.0.lock();
@@ -90,7 +95,7 @@ mod tests {
     async fn signs_count_for_their_term_and_time() {
         let (heard, two) = (Heard::default(), Term::new(2));
         let applied = LogIndex::new(10);
-        assert!(!heard.within(two, SILENCE));
+        assert!(!heard.within(two, SILENCE) && heard.age().is_none());
         let committed = LogIndex::new(10 + READ_LAG_MAX);
         heard.note(Instant::now(), two, Some(committed));
         assert!(heard.within(two, SILENCE) && !heard.within(Term::new(3), SILENCE));
@@ -106,6 +111,7 @@ mod tests {
         assert!(!heard.is_current(two, before, applied), "it lacks some");
         assert!(!heard.is_current(Term::new(3), before, all));
         tokio::time::advance(SILENCE).await;
+        assert_eq!(heard.age(), Some(SILENCE));
         assert!(!heard.within(two, SILENCE) && !heard.keeps_up(two, SILENCE, applied));
         heard.note(Instant::now(), Term::new(3), None);
         heard.note(Instant::now(), two, Some(committed));

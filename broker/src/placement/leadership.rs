@@ -145,6 +145,13 @@ impl Observer {
         Arc::clone(&self.heard)
     }
 
+    /// How long ago this replica was last in touch with a leader: heard one, or led itself and heard a majority. `None`: never since it started.
+    pub(super) fn in_touch(&self) -> Option<Duration> {
+        let acked = self.data.borrow_watched().last_quorum_acked;
+        let led = acked.map(|at| at.into_inner().elapsed());
+        [led, self.heard.age()].into_iter().flatten().min()
+    }
+
     /// Whether the leader, another replica, was heard lately.
     pub(super) fn hears_leader(&self) -> bool {
         let known = self.now();

@@ -21,8 +21,8 @@ use crate::datagroup::DataGroup;
 use crate::metadata::{Broker, MetadataImage, MetadataMachine, Topic};
 use crate::placement::{Group, GroupMap, ProposeError, StateMachine};
 use tidelog_model::{
-    LeaderEpoch, NodeId, PartitionId, PartitionIndex, PlacementGroupId, RaftNodeId, Term, TimestampMs,
-    TopicId,
+    LeaderEpoch, NodeId, PartitionId, PartitionIndex, PlacementGroupId, RaftNodeId, Term,
+    TimestampMs, TopicId,
 };
 use tokio::sync::watch;
 

@@ -1,5 +1,6 @@
 //! `tidelog archive status | flush`: the Parquet and Iceberg copy.
 
+use super::patience::{Patience, aloud, look_at_members};
 use super::{Failure, Global, Output, World, output};
 use crate::admin_http::{AdminClient, ArchiveStatus};
 use clap::{Args, Subcommand};
@@ -38,7 +39,10 @@ pub(super) async fn run(args: ArchiveArgs, global: &Global, world: &World) -> Re
     let status = match args.verb {
         ArchiveVerb::Status { topic } => admin.archive_status(topic.as_deref()).await?,
         ArchiveVerb::Flush { topic, timeout } => {
-            let status = admin.archive_flush(topic.as_deref(), timeout).await?;
+            let mut patience = Patience::total(timeout, world);
+            let work = admin.archive_flush(topic.as_deref(), timeout);
+            let look = || look_at_members(global, world);
+            let status = aloud(&mut patience, work, look).await?;
             output::say("everything committed before this command is in the tables");
             status
         }

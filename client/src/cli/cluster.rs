@@ -3,6 +3,7 @@
 //! Owns: the verbs, waiting for what goes on in the background, and its progress on stderr.
 //! Not here: what follows in the cluster (docs/protocols/membership.md).
 
+use super::patience::{Patience, aloud, look_at_members, no_leader};
 use super::{Failure, Global, Output, World, output};
 use crate::admin_http::{
     AdminClient, AdminError, MemberBroker, MemberGroup, Members, WaitingBroker,
@@ -11,6 +12,8 @@ use clap::{Args, Subcommand};
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// How long a broker may take to tell the status: it asks all others for a second.
+const STATUS_WITHIN: Duration = Duration::from_secs(30);
 /// How often the background is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 /// A broker that cannot be reached for so long is not waited for. More than a restart takes.
@@ -100,22 +103,27 @@ pub enum LeadersVerb {
 }
 
 pub(super) async fn run(args: ClusterArgs, global: &Global, world: &World) -> Result<(), Failure> {
-    let admin = AdminClient::new(&global.admin_url, world.network.clone())?;
     let members = match args.verb {
         ClusterVerb::Leaders(args) => return leaders(args, global, world).await,
-        ClusterVerb::Status => admin.members().await?,
+        ClusterVerb::Status => {
+            Asking::new(STATUS_WITHIN, global, world)?
+                .admin
+                .members()
+                .await?
+        }
         ClusterVerb::Add {
             broker,
             force,
             no_wait,
             timeout,
         } => {
-            let members = admin.add_broker(broker, force).await?;
+            let mut asking = Asking::new(timeout, global, world)?;
+            let members = asking.ask(|admin| admin.add_broker(broker, force)).await?;
             output::say(&format!("broker {broker} is a member now"));
             if no_wait {
                 members
             } else {
-                wait(&admin, timeout, |members| Ok(arrived(members, broker))).await?
+                asking.wait(|members| Ok(arrived(members, broker))).await?
             }
         }
         ClusterVerb::Decommission {
@@ -124,7 +132,10 @@ pub(super) async fn run(args: ClusterArgs, global: &Global, world: &World) -> Re
             no_wait,
             timeout,
         } => {
-            let members = admin.decommission(broker, cancel).await?;
+            let mut asking = Asking::new(timeout, global, world)?;
+            let members = asking
+                .ask(|admin| admin.decommission(broker, cancel))
+                .await?;
             match (cancel, no_wait) {
                 (true, _) => {
                     output::say(&format!("broker {broker} stays"));
@@ -132,7 +143,7 @@ pub(super) async fn run(args: ClusterArgs, global: &Global, world: &World) -> Re
                 }
                 (false, true) => members,
                 (false, false) => {
-                    let members = wait(&admin, timeout, |members| left(members, broker)).await?;
+                    let members = asking.wait(|members| left(members, broker)).await?;
                     output::say(&format!(
                         "broker {broker} holds nothing any more and has left: its process ends by itself, its data directory may be deleted"
                     ));
@@ -149,26 +160,29 @@ pub(super) async fn leaders(
     global: &Global,
     world: &World,
 ) -> Result<(), Failure> {
-    let admin = AdminClient::new(&global.admin_url, world.network.clone())?;
     let members = match args.verb {
         LeadersVerb::Balance { timeout } => {
-            admin.balance_leaders().await?;
-            wait(&admin, timeout, |members| Ok(uneven(members))).await?
+            let mut asking = Asking::new(timeout, global, world)?;
+            asking.ask(AdminClient::balance_leaders).await?;
+            asking.wait(|members| Ok(uneven(members))).await?
         }
         LeadersVerb::Transfer {
             group,
             broker,
             timeout,
         } => {
-            admin.transfer_leader(group, broker).await?;
-            wait(&admin, timeout, |members| {
+            let mut asking = Asking::new(timeout, global, world)?;
+            asking
+                .ask(|admin| admin.transfer_leader(group, broker))
+                .await?;
+            let rest = |members: &Members| {
                 let mut groups = members.groups.iter();
                 let at = groups.find(|at| at.group == group);
                 let leader = at.and_then(|at| at.leader);
                 Ok((leader != Some(broker))
                     .then(|| format!("group {group} is led by {}", named(leader))))
-            })
-            .await?
+            };
+            asking.wait(rest).await?
         }
     };
     print(&members, global.output)
@@ -178,45 +192,100 @@ fn named(leader: Option<i32>) -> String {
     leader.map_or_else(|| "nobody".to_owned(), |id| format!("broker {id}"))
 }
 
-/// Looks until `rest` says that nothing is left, or that waiting is of no use, and tells what it says when it changes.
-async fn wait(
-    admin: &AdminClient,
-    timeout: Duration,
-    rest: impl Fn(&Members) -> Result<Option<String>, Failure>,
-) -> Result<Members, Failure> {
-    let deadline = Instant::now() + timeout;
-    let mut said = None;
-    let mut reached = Instant::now();
-    loop {
-        let answer = admin.members().await;
-        if !matches!(answer, Err(AdminError::Unreachable { .. })) {
-            reached = Instant::now();
-        }
-        let left = match answer {
-            Ok(members) => match rest(&members)? {
-                None => return Ok(members),
-                Some(left) => left,
-            },
-            Err(error) if reached.elapsed() >= GONE_AFTER => {
-                return Err(Failure::Failed(format!(
-                    "{error}. What was started goes on: look with `tidelog cluster status` at another broker (one that has left the \
-                     cluster ends by itself)"
-                )));
+/// One broker that is asked, and for how long, the change and the waiting for what follows from it together.
+struct Asking<'a> {
+    admin: AdminClient,
+    patience: Patience,
+    global: &'a Global,
+    world: &'a World,
+}
+
+impl<'a> Asking<'a> {
+    fn new(timeout: Duration, global: &'a Global, world: &'a World) -> Result<Self, Failure> {
+        let patience = Patience::total(timeout, world);
+        let admin = AdminClient::new(&global.admin_url, world.network.clone())?;
+        Ok(Self {
+            admin: admin.until(patience.until()),
+            patience,
+            global,
+            world,
+        })
+    }
+
+    /// Asks for a change until it is taken. Asked again while nothing was changed for want of a leader.
+    async fn ask<'b, Asked>(
+        &'b mut self,
+        change: impl Fn(&'b AdminClient) -> Asked,
+    ) -> Result<Members, Failure>
+    where
+        Asked: Future<Output = Result<Members, AdminError>>,
+    {
+        let Self {
+            admin,
+            patience,
+            global,
+            world,
+        } = self;
+        loop {
+            let look = || look_at_members(global, world);
+            let error = match aloud(patience, change(admin), look).await {
+                Ok(members) => return Ok(members),
+                Err(error) => error,
+            };
+            let again = matches!(&error, AdminError::Refused { code, .. } if code == "unavailable");
+            if patience.is_over() {
+                return Err(Failure::Failed(patience.given_up(&error.to_string())));
             }
-            // The asked broker may be the one that leaves, or stop for a moment.
-            Err(AdminError::Refused { message, .. }) => message,
-            Err(error) => error.to_string(),
-        };
-        if said.as_ref() != Some(&left) {
-            output::say(&left);
-            said = Some(left.clone());
+            if !again {
+                return Err(error.into());
+            }
+            patience.say(&error.to_string());
+            let look = LOOK.min(patience.until() - Instant::now());
+            tokio::time::sleep(look).await;
         }
-        if Instant::now() >= deadline {
-            return Err(Failure::Failed(format!(
-                "not done within {timeout:?}, it goes on: {left}"
-            )));
+    }
+
+    /// Looks until `rest` says that nothing is left, or that waiting is of no use, and tells what it says when it changes.
+    async fn wait(
+        &mut self,
+        rest: impl Fn(&Members) -> Result<Option<String>, Failure>,
+    ) -> Result<Members, Failure> {
+        let mut said = None;
+        let mut reached = Instant::now();
+        loop {
+            let answer = self.admin.members().await;
+            if !matches!(answer, Err(AdminError::Unreachable { .. })) {
+                reached = Instant::now();
+            }
+            let left = match answer {
+                Ok(members) => match rest(&members)? {
+                    None => return Ok(members),
+                    Some(left) => no_leader(&members)
+                        .filter(|_| members.metadata_leader.is_none())
+                        .map_or_else(|| left.clone(), |why| format!("{left}: {why}")),
+                },
+                Err(error) if reached.elapsed() >= GONE_AFTER => {
+                    return Err(Failure::Failed(format!(
+                        "{error}. What was started goes on: look with `tidelog cluster status` at another broker (one that has left the \
+                         cluster ends by itself)"
+                    )));
+                }
+                // The asked broker may be the one that leaves, or stop for a moment.
+                Err(AdminError::Refused { message, .. }) => message,
+                Err(error) => error.to_string(),
+            };
+            if said.as_ref() != Some(&left) {
+                output::say(&left);
+                said = Some(left.clone());
+            }
+            if self.patience.is_over() {
+                return Err(Failure::Failed(
+                    self.patience.given_up(&format!("It goes on: {left}")),
+                ));
+            }
+            let look = LOOK.min(self.patience.until() - Instant::now());
+            tokio::time::sleep(look).await;
         }
-        tokio::time::sleep(LOOK).await;
     }
 }
 
@@ -268,15 +337,28 @@ fn list(ids: &[i32]) -> String {
     ids.join(",")
 }
 
-fn state(at: &MemberBroker) -> &'static str {
-    match (at.live && at.registered, at.registered, at.draining) {
-        (true, _, false) => "live",
-        (true, _, true) => "draining",
-        (false, false, false) => "taken in, has not come",
-        (false, false, true) => "has not come, draining",
-        (false, true, false) => "silent",
-        (false, true, true) => "silent, draining",
+/// `known`: who lives is known now, not from some time ago.
+fn state(at: &MemberBroker, known: bool) -> &'static str {
+    match (at.live && at.registered, at.registered, at.draining, known) {
+        (true, _, false, true) => "live",
+        (true, _, false, false) => "was live",
+        (true, _, true, true) => "draining",
+        (true, _, true, false) => "was draining",
+        (false, false, false, _) => "taken in, has not come",
+        (false, false, true, _) => "has not come, draining",
+        (false, true, false, true) => "silent",
+        (false, true, false, false) => "was silent",
+        (false, true, true, true) => "silent, draining",
+        (false, true, true, false) => "was silent, draining",
     }
+}
+
+/// What is said of a status whose broker cannot know who lives.
+fn aged(members: &Members) -> Option<String> {
+    let age = members.liveness_age_ms? / 1000;
+    Some(format!(
+        "liveness as of {age} s ago; metadata has no leader that the asked broker hears. Is a majority of the brokers up? Ask another one too\n"
+    ))
 }
 
 fn print(members: &Members, output: Output) -> Result<(), Failure> {
@@ -284,7 +366,7 @@ fn print(members: &Members, output: Output) -> Result<(), Failure> {
         return output::json(members);
     }
     let brokers = members.brokers.iter().map(|at| {
-        let state = state(at);
+        let state = state(at, members.liveness_age_ms.is_none());
         vec![
             at.id.to_string(),
             at.zone.clone(),
@@ -326,13 +408,15 @@ fn print(members: &Members, output: Output) -> Result<(), Failure> {
     });
     let head = ["GROUP", "REPLICAS", "MOVING-TO", "LEADER", "TERM"];
     output::table(&head, &groups.collect::<Vec<_>>())?;
-    let refused = members.waiting.iter().filter_map(refused);
-    let lost = members.groups.iter().filter_map(lost);
-    let lines: String = refused.chain(lost).collect();
-    if lines.is_empty() {
+    let notes = aged(members).into_iter();
+    let notes = notes.chain(members.waiting.iter().filter_map(refused));
+    let notes: String = notes
+        .chain(members.groups.iter().filter_map(lost))
+        .collect();
+    if notes.is_empty() {
         Ok(())
     } else {
-        output::data(&format!("\n{lines}"))
+        output::data(&format!("\n{notes}"))
     }
 }
 
@@ -387,6 +471,7 @@ mod tests {
         Members {
             cluster_id: "c".to_owned(),
             metadata_leader: Some(1),
+            liveness_age_ms: None,
             brokers: vec![broker(1), broker(2)],
             waiting: Vec::new(),
             groups: vec![MemberGroup {
@@ -418,13 +503,32 @@ mod tests {
     #[test]
     fn states_of_members() {
         let mut at = members().brokers.remove(0);
-        assert_eq!(state(&at), "live");
+        assert_eq!(state(&at, true), "live");
+        assert_eq!(state(&at, false), "was live");
         at.live = false;
-        assert_eq!(state(&at), "silent");
+        assert_eq!(state(&at, true), "silent");
+        assert_eq!(state(&at, false), "was silent");
         at.registered = false;
-        assert_eq!(state(&at), "taken in, has not come");
+        assert_eq!(state(&at, true), "taken in, has not come");
         at.live = true;
-        assert_eq!(state(&at), "taken in, has not come", "nobody was heard");
+        assert_eq!(
+            state(&at, true),
+            "taken in, has not come",
+            "nobody was heard"
+        );
+    }
+
+    /// Proves that a status whose broker cannot know who lives says how old it is, and no other does.
+    #[test]
+    fn an_old_status_says_so() {
+        let mut now = members();
+        assert_eq!(aged(&now), None);
+        now.liveness_age_ms = Some(42_900);
+        assert!(
+            aged(&now)
+                .unwrap()
+                .starts_with("liveness as of 42 s ago; metadata has no leader")
+        );
     }
 
     /// Proves what each command waits for.

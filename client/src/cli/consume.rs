@@ -7,6 +7,7 @@
 pub mod format;
 
 use self::format::{Format, Printable};
+use super::patience::{Patience, aloud, look_at_cluster};
 use super::produce::missing_topic;
 use super::{Failure, Global, World, cluster, output};
 use crate::admin::OffsetSpec;
@@ -99,12 +100,19 @@ const POLL: Duration = Duration::from_millis(500);
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(args: ConsumeArgs, global: &Global, world: &World) -> Result<(), Failure> {
+    let mut patience = Patience::open("still trying".to_owned(), world);
+    let topic = args.topic.clone();
     let cluster = cluster(global, world)?;
+    let look = || look_at_cluster(&cluster, Some(&topic));
+    aloud(&mut patience, consume(args, &cluster), look).await
+}
+
+async fn consume(args: ConsumeArgs, cluster: &Cluster) -> Result<(), Failure> {
     cluster
         .topic(&args.topic)
         .await
         .map_err(|error| missing_topic(error, &args.topic))?;
-    let reader = Reader::open(&cluster, &args).await?;
+    let reader = Reader::open(cluster, &args).await?;
     let mut printer = Printer {
         out: tokio::io::stdout(),
         buffer: Vec::new(),
@@ -113,7 +121,7 @@ pub(super) async fn run(args: ConsumeArgs, global: &Global, world: &World) -> Re
         next: BTreeMap::new(),
     };
     let ends = if args.until_end {
-        Some(ends(&cluster, &args.topic).await?)
+        Some(ends(cluster, &args.topic).await?)
     } else {
         None
     };

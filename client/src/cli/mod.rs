@@ -9,6 +9,7 @@ pub mod bench;
 pub mod cluster;
 pub mod consume;
 pub mod output;
+mod patience;
 pub mod produce;
 pub mod tier;
 pub mod topic;
@@ -18,6 +19,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tidelog_env::{Clock, Network, Random, SystemClock, SystemRandom, TcpNetwork};
+use tokio::time::Instant;
 
 /// Flags that every verb takes, before or after it.
 #[derive(Args, Debug, Clone)]
@@ -125,7 +127,7 @@ impl std::convert::From<crate::error::Error> for Failure {
         } else {
             ""
         };
-        Self::Failed(format!("{error}{note}"))
+        Self::Failed(format!("{error}{note}{}", advice(&error)))
     }
 }
 
@@ -138,10 +140,43 @@ impl std::convert::From<crate::admin_http::AdminError> for Failure {
     }
 }
 
+/// What to do about an error that is about leaders.
+fn advice(error: &crate::error::Error) -> &'static str {
+    use crate::error::ErrorCode;
+    let about_leaders = error.code().is_some_and(|code| {
+        [
+            ErrorCode::NOT_CONTROLLER,
+            ErrorCode::LEADER_NOT_AVAILABLE,
+            ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            ErrorCode::COORDINATOR_NOT_AVAILABLE,
+        ]
+        .contains(&code)
+    });
+    if about_leaders {
+        ". Is a majority of the brokers up? `tidelog cluster status` shows them"
+    } else {
+        ""
+    }
+}
+
 /// The cluster that the global flags name.
 fn cluster(global: &Global, world: &World) -> Result<Cluster, Failure> {
+    cluster_until(global, world, None)
+}
+
+/// The same, for a verb that ends by then.
+fn cluster_until(
+    global: &Global,
+    world: &World,
+    until: Option<Instant>,
+) -> Result<Cluster, Failure> {
+    let mut config = ClusterConfig::new(&global.bootstrap);
+    if let Some(until) = until {
+        config.operation_timeout = until.saturating_duration_since(Instant::now());
+        config.until = Some(until);
+    }
     Cluster::new(
-        ClusterConfig::new(&global.bootstrap),
+        config,
         Arc::clone(&world.network),
         Arc::clone(&world.random),
     )
@@ -200,8 +235,9 @@ mod tests {
             "topic create orders --partitions 6 --config retention.ms=1000 --config cleanup.policy=delete",
             "topic list --output json",
             "--bootstrap h:1 topic describe orders",
-            "topic delete orders --bootstrap h:1",
-            "produce orders --key-separator : --codec zstd",
+            "topic delete orders --bootstrap h:1 --timeout 5s",
+            "topic --timeout 5s list",
+            "produce orders --key-separator : --codec zstd --timeout 10s",
             "produce orders --key-regex (blk_-?[0-9]+)",
             "consume orders --from earliest --count 5",
             "consume orders --from @2026-01-01T00:00:00Z --until-end",

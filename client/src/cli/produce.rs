@@ -5,15 +5,19 @@
 //! Spec: `docs/guides/cli.md`, section produce. A line is the bytes between two newlines: nothing is trimmed, an empty
 //! line is a record with an empty value.
 
-use super::{Failure, Global, World, cluster, output};
+use super::patience::{Patience, aloud, look_at_cluster};
+use super::{Failure, Global, World, advice, cluster, cluster_until, output};
+use crate::cluster::Cluster;
 use crate::error::{Error, ErrorCode};
 use crate::producer::{Delivery, Failed, NewRecord, Producer, ProducerConfig};
 use clap::{Args, ValueEnum};
 use regex::bytes::Regex;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
+use std::time::Duration;
 use tidelog_model::codec::Codec;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// Flags of `tidelog produce`.
 #[derive(Args, Debug)]
@@ -30,6 +34,9 @@ pub struct ProduceArgs {
     /// How batches are compressed.
     #[arg(long, short = 'z', value_enum, default_value_t = CodecName::None, value_name = "C")]
     pub codec: CodecName,
+    /// Give up on a record this long after it was read.
+    #[arg(long, default_value = "2m", value_parser = output::duration, value_name = "TIME")]
+    pub timeout: Duration,
 }
 
 /// A codec by its Kafka name.
@@ -78,26 +85,45 @@ const LINE_BYTES_MAX: usize = tidelog_model::limits::BATCH_BYTES_MAX;
 const BATCHES_AWAITED_MAX: usize = 1024;
 
 pub(super) async fn run(args: ProduceArgs, global: &Global, world: &World) -> Result<(), Failure> {
+    let trying = format!("still trying, each record for {:?}", args.timeout);
+    let mut patience = Patience::open(trying, world);
     let cluster = cluster(global, world)?;
-    cluster
-        .topic(&args.topic)
+    let look = || look_at_cluster(&cluster, Some(&args.topic));
+    let by = cluster_until(global, world, Some(Instant::now() + args.timeout))?;
+    let work = produce(&args, &by, cluster.clone(), world);
+    aloud(&mut patience, work, look).await
+}
+
+/// `by` ends what is asked before the first record.
+async fn produce(
+    args: &ProduceArgs,
+    by: &Cluster,
+    cluster: Cluster,
+    world: &World,
+) -> Result<(), Failure> {
+    by.topic(&args.topic)
         .await
         .map_err(|error| missing_topic(error, &args.topic))?;
     let config = ProducerConfig {
         codec: args.codec.codec(),
+        delivery_timeout: args.timeout,
         ..ProducerConfig::default()
     };
     let producer = Producer::start(cluster, config, world.clock.clone())?;
     let mut tally = Tally::default();
-    let fed = feed(&args, &producer, &mut tally, read_lines()).await;
+    let fed = feed(args, &producer, &mut tally, read_lines()).await;
     tally.finish().await;
     let closed = producer.close().await;
     output::say(&tally.summary(&args.topic));
     fed?;
     match (tally.first_failure, closed) {
-        (Some(failed), _) | (None, Err(failed)) => Err(Failure::Failed(failed.to_string())),
+        (Some(failed), _) | (None, Err(failed)) => Err(not_acknowledged(&failed)),
         (None, Ok(())) => Ok(()),
     }
+}
+
+fn not_acknowledged(failed: &Failed) -> Failure {
+    Failure::Failed(format!("{failed}{}", advice(&failed.error)))
 }
 
 /// A missing topic is the first thing that a newcomer meets.
@@ -324,6 +350,7 @@ mod tests {
             key_separator: separator.map(str::to_owned),
             key_regex: pattern.map(|pattern| regex(pattern).unwrap()),
             codec: CodecName::None,
+            timeout: Duration::from_secs(120),
         }
     }
 

@@ -1,5 +1,6 @@
 //! `tidelog tier status | flush`: what is local, what is in the object store.
 
+use super::patience::{Patience, aloud, look_at_members};
 use super::{Failure, Global, Output, World, output};
 use crate::admin_http::{AdminClient, TierStatus};
 use clap::{Args, Subcommand};
@@ -45,9 +46,10 @@ pub(super) async fn run(args: TierArgs, global: &Global, world: &World) -> Resul
             trim_local,
             timeout,
         } => {
-            let status = admin
-                .tier_flush(topic.as_deref(), trim_local, timeout)
-                .await?;
+            let mut patience = Patience::total(timeout, world);
+            let work = admin.tier_flush(topic.as_deref(), trim_local, timeout);
+            let look = || look_at_members(global, world);
+            let status = aloud(&mut patience, work, look).await?;
             let moved = if trim_local {
                 "in the store, and no longer on the local disk"
             } else {

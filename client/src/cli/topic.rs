@@ -1,11 +1,13 @@
 //! `tidelog topic create | list | describe | delete`.
 
-use super::{Failure, Global, Output, World, cluster, output};
+use super::patience::{Patience, aloud, look_at_cluster};
+use super::{Failure, Global, Output, World, cluster_until, output};
 use crate::admin::{ConfigEntry, OffsetSpec};
 use crate::cluster::{Cluster, Metadata, TopicMeta};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tidelog_model::{NodeId, Offset, PartitionIndex};
 
 /// Flags of `tidelog topic`.
@@ -14,6 +16,9 @@ pub struct TopicArgs {
     /// What to do.
     #[command(subcommand)]
     pub verb: TopicVerb,
+    /// Give up after this long, all together.
+    #[arg(long, global = true, default_value = "60s", value_parser = output::duration, value_name = "TIME")]
+    pub timeout: Duration,
 }
 
 /// What to do with topics.
@@ -45,6 +50,16 @@ pub enum TopicVerb {
         /// Its name.
         name: String,
     },
+}
+
+impl TopicVerb {
+    /// The topic whose leaders are asked; else those of metadata are.
+    fn read(&self) -> Option<&str> {
+        match self {
+            Self::Describe { name } => Some(name),
+            Self::Create { .. } | Self::Delete { .. } | Self::List => None,
+        }
+    }
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
@@ -100,8 +115,15 @@ struct DescribedConfig {
 }
 
 pub(super) async fn run(args: TopicArgs, global: &Global, world: &World) -> Result<(), Failure> {
-    let cluster = cluster(global, world)?;
-    match args.verb {
+    let mut patience = Patience::total(args.timeout, world);
+    let cluster = cluster_until(global, world, Some(patience.until()))?;
+    let topic = args.verb.read().map(str::to_owned);
+    let look = || look_at_cluster(&cluster, topic.as_deref());
+    aloud(&mut patience, run_verb(args.verb, &cluster, global), look).await
+}
+
+async fn run_verb(verb: TopicVerb, cluster: &Cluster, global: &Global) -> Result<(), Failure> {
+    match verb {
         TopicVerb::Create {
             name,
             partitions,
@@ -119,7 +141,7 @@ pub(super) async fn run(args: TopicArgs, global: &Global, world: &World) -> Resu
             done(&name, "deleted", global.output)
         }
         TopicVerb::List => list(&*cluster.list_topics().await?, global.output),
-        TopicVerb::Describe { name } => describe(&cluster, &name, global.output).await,
+        TopicVerb::Describe { name } => describe(cluster, &name, global.output).await,
     }
 }
 

@@ -26,6 +26,8 @@ use tokio::time::{Instant, timeout};
 pub(crate) const SILENCE: Duration = Duration::from_secs(1);
 /// How long one broker is waited for while others can be asked the same.
 const ASIDE: Duration = Duration::from_secs(2);
+/// An attempt that cannot be repeated gets at least so long: unanswered it would leave open whether it was done.
+const ATTEMPT_LEAST: Duration = Duration::from_secs(1);
 /// Others that are asked before one is waited for to the end.
 const ASIDES_MAX: usize = 3;
 
@@ -40,6 +42,8 @@ pub struct ClusterConfig {
     pub request_timeout: Duration,
     /// Deadline of one operation with all its attempts.
     pub operation_timeout: Duration,
+    /// Nothing is tried beyond this: for a program that does one thing. `None`: no such end.
+    pub until: Option<Instant>,
 }
 
 impl ClusterConfig {
@@ -54,6 +58,7 @@ impl ClusterConfig {
             connection: ConnectionConfig::default(),
             request_timeout: Duration::from_secs(30),
             operation_timeout: Duration::from_secs(60),
+            until: None,
         }
     }
 }
@@ -134,16 +139,21 @@ impl Cluster {
     /// The deadline of a request that starts now.
     #[must_use]
     pub fn request_deadline(&self) -> Instant {
-        Instant::now() + self.0.config.request_timeout
+        self.at_most(Instant::now() + self.0.config.request_timeout)
+    }
+
+    fn at_most(&self, deadline: Instant) -> Instant {
+        self.0
+            .config
+            .until
+            .map_or(deadline, |until| deadline.min(until))
     }
 
     /// Attempts of one operation that starts now.
     #[must_use]
     pub fn attempts(&self) -> Attempts {
-        Attempts::until(
-            Instant::now() + self.0.config.operation_timeout,
-            self.random(),
-        )
+        let deadline = Instant::now() + self.0.config.operation_timeout;
+        Attempts::until(self.at_most(deadline), self.random())
     }
 
     /// The metadata known now. Topics appear in it once [`Cluster::refresh`] has asked for them.
@@ -391,7 +401,12 @@ impl Cluster {
             if !repeatable && error.outcome() == crate::error::Outcome::MayHaveHappened {
                 return Err(error);
             }
-            attempts.again(error).await?;
+            let least = if repeatable {
+                Duration::ZERO
+            } else {
+                ATTEMPT_LEAST
+            };
+            attempts.again_for(least, error).await?;
         }
     }
 }
