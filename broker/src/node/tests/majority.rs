@@ -1,6 +1,7 @@
 //! One broker of three is left: what it still answers, what it refuses, and that nothing is made up; then the others come back.
 
 use super::asking::{Wanted, fetch, produce_one};
+use super::members::{admin, members};
 use super::three::{SETTLE, Three, create_with_timeout, until};
 use super::*;
 use crate::wire::messages::join_group_request::JoinGroupRequestProtocol;
@@ -12,6 +13,8 @@ use crate::wire::messages::{
     MetadataRequest, OffsetCommitRequest,
 };
 use std::collections::BTreeSet;
+use tidelog_client::{Cluster, ClusterConfig};
+use tidelog_env::SystemRandom;
 
 /// Longer than any deadline that the broker sets itself, and what a busy machine adds.
 const BOUNDED: Duration = Duration::from_secs(25);
@@ -156,6 +159,37 @@ impl Alone {
         assert!(asked.elapsed() < BOUNDED);
     }
 
+    /// Who runs the cluster is told that nobody knows who lives, and a command ends when it was told to, whatever the brokers do.
+    async fn operators_are_told(&self) {
+        let client = admin(&self.three, self.id);
+        let now = members(&self.three, self.id, "the status is old", |now| {
+            now.liveness_age_ms.is_some() && now.metadata_leader.is_none()
+        })
+        .await;
+        assert!(
+            now.brokers.iter().all(|at| at.live),
+            "as they were: {now:?}"
+        );
+        let age = now.liveness_age_ms;
+        // Asking takes a while.
+        let later = client.members().await.unwrap().liveness_age_ms;
+        assert!(later > age, "{later:?} {age:?}");
+
+        let within = Duration::from_secs(2);
+        let asked = Instant::now();
+        let client = admin(&self.three, self.id).until(asked + within);
+        client.transfer_leader(1, 1).await.unwrap_err();
+        assert!(asked.elapsed() < within + SLACK, "{:?}", asked.elapsed());
+        let asked = Instant::now();
+        let config = ClusterConfig {
+            until: Some(asked + within),
+            ..ClusterConfig::new(&format!("127.0.0.1:{}", self.three.ports[&self.id][1]))
+        };
+        let cluster = Cluster::new(config, TcpNetwork::shared(), SystemRandom::shared()).unwrap();
+        cluster.create_topic("late", 1, &[]).await.unwrap_err();
+        assert!(asked.elapsed() < within + SLACK, "{:?}", asked.elapsed());
+    }
+
     /// Metadata answers: nobody leads anything; also who asks for a topic that is not there gets an answer soon.
     async fn metadata_answers(&self) {
         until("nobody is known to lead", || async {
@@ -207,6 +241,7 @@ async fn one_of_three_serves_what_it_may() {
     alone.changes_are_refused().await;
     alone.consumer_groups_are_refused().await;
     alone.metadata_answers().await;
+    alone.operators_are_told().await;
     alone.reads_end_with_the_lease().await;
     alone.produce_is_refused(500).await;
 

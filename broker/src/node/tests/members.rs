@@ -268,7 +268,8 @@ async fn leaders_go_where_they_are_wanted() {
 }
 
 /// Proves that a topic with one copy gets groups of its own, that brokers which hold none of them name their leaders all the same, and that clients
-/// produce and read there; and that five copies are refused by three brokers.
+/// produce and read there; that five copies are refused by three brokers; and that a partition whose leader does not answer is
+/// shown as that in the status of the tier.
 #[tokio::test(flavor = "multi_thread")]
 async fn copies_are_a_choice() {
     let mut three = Three::new();
@@ -310,5 +311,20 @@ async fn copies_are_a_choice() {
         .map(|group| group.replicas.len())
         .collect();
     assert_eq!(copies, [3, 3, 3, 3, 1, 1, 1]);
+
+    // The only copy of partition 0 is away: whoever is asked says so.
+    three
+        .nodes
+        .remove(&leaders[0])
+        .unwrap()
+        .stop_abruptly()
+        .await;
+    let asked = *three.nodes.keys().find(|id| **id != leaders[1]).unwrap();
+    let status = admin(&three, asked).tier_status(Some("one")).await.unwrap();
+    let told: Vec<i32> = status.partitions.iter().map(|at| at.partition).collect();
+    assert_eq!(told, [1], "{status:?}");
+    let unanswered: Vec<i32> = status.unanswered.iter().map(|at| at.partition).collect();
+    assert_eq!(unanswered, [0], "{status:?}");
+    assert!(status.unanswered[0].why.contains("leader"), "{status:?}");
     three.stop().await;
 }
