@@ -19,19 +19,12 @@ pub(crate) struct BrokerArgs {
 
 /// Runs until a signal.
 pub(crate) async fn run(args: BrokerArgs) -> ExitCode {
-    #[allow(
-        clippy::disallowed_methods,
-        reason = "the file is read before there is a world to hand in"
-    )]
-    let read = std::fs::read_to_string(&args.config);
-    let text = match read {
-        Ok(text) => text,
-        Err(error) => {
-            return super::usage(&format!("config file {}: {error}", args.config.display()));
-        }
+    let file = match super::read_config(args.config) {
+        Ok(file) => file,
+        Err(error) => return super::usage(&error),
     };
     let sources = Sources {
-        file: Some((args.config, text)),
+        file: Some(file),
         environment: super::environment(),
         set: args.set,
     };

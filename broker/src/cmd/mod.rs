@@ -8,6 +8,7 @@ pub(crate) mod doctor;
 pub(crate) mod logging;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
 use tidelog::config::{Config, Sources};
@@ -41,6 +42,19 @@ pub(crate) fn environment() -> std::collections::BTreeMap<String, String> {
     std::env::vars()
         .filter(|(name, _)| name.starts_with("TIDELOG_"))
         .collect()
+}
+
+/// A configuration file: its path and its text; or what to say of it.
+pub(crate) fn read_config(path: PathBuf) -> Result<(PathBuf, String), String> {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the file is read before there is a world to hand in"
+    )]
+    let read = std::fs::read_to_string(&path);
+    match read {
+        Ok(text) => Ok((path, text)),
+        Err(error) => Err(format!("config file {}: {error}", path.display())),
+    }
 }
 
 /// Names the variables that look like configuration and are none.

@@ -29,6 +29,7 @@ use tokio::sync::watch;
 
 pub use error::{Ended, StartError};
 pub use identity::Identity;
+pub use peers::check_peer_tls;
 pub use store::probe_store;
 
 /// The part of health that says what a start waits for.

@@ -15,7 +15,8 @@ use crate::admin::Health;
 use crate::config::Config;
 use crate::peer::{
     CallService, CallServices, Caller, PeerConfig, PeerGroups, PeerIdentity, PeerListener,
-    PeerListenerConfig, PeerListenerParts, PeerMetrics, PeerTls, PeerTransport, PeerTransportParts,
+    PeerListenerConfig, PeerListenerParts, PeerMetrics, PeerTls, PeerTlsCheck, PeerTransport,
+    PeerTransportParts,
 };
 use crate::router::{BrokerBook, LeadersElsewhere, Router, decode_leaders, encode_leaders};
 use bytes::Bytes;
@@ -239,6 +240,25 @@ fn load_tls(config: &Config, world: &World) -> Result<PeerTls, StartError> {
     let Some(files) = config.peer_tls() else {
         return Ok(PeerTls::off());
     };
+    let (disk, clock) = (Arc::clone(&world.disk), Arc::clone(&world.clock));
+    Ok(PeerTls::load(files, dialled(config)?, disk, clock)?)
+}
+
+/// Checks the files of TLS between brokers (`tidelog doctor`); `None` if none are configured. Blocks while it reads.
+///
+/// # Errors
+/// What ends a start.
+pub fn check_peer_tls(config: &Config, world: &World) -> Result<Option<PeerTlsCheck>, StartError> {
+    let Some(files) = config.peer_tls() else {
+        return Ok(None);
+    };
+    let hosts = dialled(config)?;
+    let checked = PeerTls::check(&files, &hosts, world.disk.as_ref(), &world.clock)?;
+    Ok(Some(checked))
+}
+
+/// The hosts under which other brokers dial this one.
+fn dialled(config: &Config) -> Result<Vec<String>, StartError> {
     let seeds = config.seeds();
     let dialled = [
         ("cluster.seeds", seeds.get(&config.node.id)),
@@ -250,8 +270,7 @@ fn load_tls(config: &Config, world: &World) -> Result<PeerTls, StartError> {
             hosts.extend(split(address, key)?.map(|(host, _)| host));
         }
     }
-    let (disk, clock) = (Arc::clone(&world.disk), Arc::clone(&world.clock));
-    Ok(PeerTls::load(files, hosts, disk, clock)?)
+    Ok(hosts)
 }
 
 /// A broker of a cluster of several is one of its own seeds.

@@ -38,7 +38,7 @@ pub use groups::{
 pub use limits::CALL_BYTES_MAX;
 pub use listener::{PeerListenError, PeerListener, PeerListenerParts};
 pub use metrics::PeerMetrics;
-pub use tls::{PeerTls, PeerTlsError};
+pub use tls::{PeerTls, PeerTlsCheck, PeerTlsError};
 pub use transport::{
     AddressBook, CallError, NoAddressBook, PeerTarget, PeerTransport, PeerTransportParts,
 };

@@ -278,4 +278,13 @@ async fn a_key_that_others_may_read_is_told() {
     good.look();
     good.look();
     assert_eq!(log.lines().len(), 3, "{:?}", log.lines());
+    // Who asks is told each time.
+    let names = files(dir.path(), TlsMode::Require);
+    let hosts = ["127.0.0.1".to_owned()];
+    let check = || PeerTls::check(&names, &hosts, &RealDisk, &SystemClock::shared()).unwrap();
+    let found = check();
+    assert_eq!(found.valid_until, "2100-01-01T00:00:00Z");
+    assert!(found.warnings.len() == 1 && found.warnings[0].contains("chmod 600"));
+    key_mode(dir.path(), 0o600);
+    assert!(check().warnings.is_empty());
 }

@@ -45,6 +45,15 @@ pub struct PeerTls {
     inner: Option<Arc<Inner>>,
 }
 
+/// What is so of files that are good now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerTlsCheck {
+    /// Until when the own certificate is valid.
+    pub valid_until: String,
+    /// What to see to.
+    pub warnings: Vec<String>,
+}
+
 struct Inner {
     files: PeerTlsFiles,
     /// Where other brokers dial this one.
@@ -100,6 +109,26 @@ impl PeerTls {
         inner.tell_exposed();
         Ok(Self {
             inner: Some(Arc::new(inner)),
+        })
+    }
+
+    /// Checks the files as [`PeerTls::load`] does, and tells what will not be good for long. Blocks while it reads.
+    ///
+    /// # Errors
+    /// As [`PeerTls::load`].
+    pub fn check(
+        files: &PeerTlsFiles,
+        hosts: &[String],
+        disk: &dyn Disk,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<PeerTlsCheck, PeerTlsError> {
+        let (read, _) = reload::read(files, disk)?;
+        let material = Material::read(&read, hosts, clock)?;
+        let ends = reload::ends(files, &material, reload::seconds(clock.as_ref()), None);
+        let exposed = reload::exposed(files, disk);
+        Ok(PeerTlsCheck {
+            valid_until: words::when(material.not_after),
+            warnings: ends.into_iter().chain(exposed).collect(),
         })
     }
 

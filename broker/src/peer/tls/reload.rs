@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tidelog_env::Clock;
 use tidelog_env::disk::{Disk, OpenMode};
 
 /// Largest file. A bundle of CAs takes kilobytes.
@@ -118,14 +119,10 @@ impl Inner {
 
     /// Says once that others than the owner may read the private key.
     pub(super) fn tell_exposed(&self) {
-        let key = &self.files.key;
-        // Whether it is there was found out by reading it.
-        let exposed = self.disk.others_may_read(key).unwrap_or(false);
-        if exposed && !self.exposed.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                "peer.tls-key-file = {}: others than its owner may read the private key, and with it be a broker of this cluster: chmod 600 it",
-                key.display()
-            );
+        if let Some(text) = exposed(&self.files, self.disk.as_ref())
+            && !self.exposed.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!("{text}");
         }
     }
 
@@ -141,24 +138,58 @@ impl Inner {
     }
 
     fn tell_end(&self) {
-        let now = u64::try_from(self.clock.now_ms() / 1000).unwrap_or(0);
+        let now = seconds(self.clock.as_ref());
         let material = self.current.load();
         let mut seen = self.seen.lock();
-        if !is_due(material.not_before, material.not_after, now, seen.told) {
+        let Some(text) = ends(&self.files, &material, now, seen.told) else {
             return;
-        }
+        };
         seen.told = Some(now);
-        let (file, until) = (self.files.cert.display(), words::when(material.not_after));
         if now > material.not_after {
-            tracing::error!(
-                "peer.tls-cert-file = {file}: the certificate has expired at {until}; other brokers refuse new connections with this one"
-            );
+            tracing::error!("{text}");
         } else {
-            tracing::warn!(
-                "peer.tls-cert-file = {file}: the certificate expires at {until}; write a new one to the same place"
-            );
+            tracing::warn!("{text}");
         }
     }
+}
+
+/// Seconds since the Unix epoch.
+pub(super) fn seconds(clock: &dyn Clock) -> u64 {
+    u64::try_from(clock.now_ms() / 1000).unwrap_or(0)
+}
+
+/// What is said of a certificate that ends soon, or has, if that is due.
+pub(super) fn ends(
+    files: &PeerTlsFiles,
+    material: &Material,
+    now: u64,
+    told: Option<u64>,
+) -> Option<String> {
+    if !is_due(material.not_before, material.not_after, now, told) {
+        return None;
+    }
+    let (file, until) = (files.cert.display(), words::when(material.not_after));
+    Some(if now > material.not_after {
+        format!(
+            "peer.tls-cert-file = {file}: the certificate has expired at {until}; other brokers refuse new connections with this one"
+        )
+    } else {
+        format!(
+            "peer.tls-cert-file = {file}: the certificate expires at {until}; write a new one to the same place"
+        )
+    })
+}
+
+/// What is said of a private key that others may read.
+pub(super) fn exposed(files: &PeerTlsFiles, disk: &dyn Disk) -> Option<String> {
+    // Whether it is there was found out by reading it.
+    let exposed = disk.others_may_read(&files.key).unwrap_or(false);
+    exposed.then(|| {
+        format!(
+            "peer.tls-key-file = {}: others than its owner may read the private key, and with it be a broker of this cluster: chmod 600 it",
+            files.key.display()
+        )
+    })
 }
 
 /// Whether the end of validity is told now.
