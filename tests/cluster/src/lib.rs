@@ -8,6 +8,7 @@ mod admin;
 mod config;
 mod doors;
 mod frames;
+mod guard;
 mod links;
 mod load;
 mod process;

@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::admin::{self, ClusterView};
 use crate::config::Addresses;
+use crate::guard::Guard;
 use crate::tls::{self, Authority};
 use crate::wait::{Waiting, until};
 
@@ -31,6 +32,8 @@ pub struct Broker {
     pub(crate) at: Addresses,
     folder: PathBuf,
     child: Option<Child>,
+    /// Ends the process if this one is killed.
+    guard: Option<Guard>,
     paused: bool,
 }
 
@@ -42,6 +45,7 @@ impl Broker {
             at,
             folder,
             child: None,
+            guard: None,
             paused: false,
         }
     }
@@ -117,7 +121,9 @@ impl Broker {
         let child = command
             .spawn()
             .with_context(|| format!("start of {}", program.display()))?;
+        let guard = Guard::over(&child);
         self.child = Some(child);
+        self.guard = Some(guard?);
         Ok(())
     }
 
@@ -163,6 +169,7 @@ impl Broker {
             return Ok(false);
         }
         self.child = None;
+        self.guard = None;
         Ok(true)
     }
 
@@ -214,6 +221,7 @@ impl Broker {
     pub(crate) fn kill(&mut self) -> Result<()> {
         let mut child = self.child.take().context("the broker does not run")?;
         self.paused = false;
+        self.guard = None;
         child.kill()?;
         child.wait()?;
         Ok(())
@@ -243,6 +251,7 @@ impl Broker {
         })
         .await?;
         self.child = None;
+        self.guard = None;
         ensure!(status.success(), "broker {} stopped with {status}", self.id);
         Ok(())
     }
@@ -290,6 +299,7 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
+        self.guard = None;
         if let Some(mut child) = self.child.take() {
             // Either it is gone already, or this ends it.
             let _ = child.kill();
