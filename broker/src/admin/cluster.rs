@@ -68,11 +68,14 @@ fn brokers(state: &AdminState) -> Vec<Broker> {
             })
             .collect()
     });
+    // What is registered is the same at every broker; a broker that is not registered yet, or not for clients elsewhere, knows itself.
     let known = brokers.get(&this.get());
+    let told = known.map(|known| known.kafka.as_str());
+    let told = told.filter(|kafka| !kafka.is_empty());
     let own = Broker {
         id: this.get(),
         zone: identity.zone.clone(),
-        kafka: identity.kafka.clone(),
+        kafka: told.unwrap_or(&identity.kafka).to_owned(),
         admin: identity.admin.clone(),
         fenced: known.is_some_and(|known| known.fenced),
         fenced_since_ms: known.and_then(|known| known.fenced_since_ms),

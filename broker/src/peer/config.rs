@@ -54,6 +54,8 @@ pub struct PeerListenerConfig {
     pub connections_max: usize,
     /// Connections in their handshake at most: the oldest gives way.
     pub handshakes_max: usize,
+    /// Open connections of callers without a cluster at most: the oldest gives way.
+    pub strangers_max: usize,
     /// From accepting to the end of the handshake, TLS included.
     pub handshake: Duration,
     /// A frame that has begun, or a reply, must make progress within this.
@@ -62,6 +64,8 @@ pub struct PeerListenerConfig {
     pub idle: Duration,
     /// A process that sent no byte for so long no longer keeps another one with its Raft node out.
     pub silence: Duration,
+    /// A process that was refused beside a living one with its Raft node is let in no sooner than so long after that one was last heard.
+    pub twin_memory: Duration,
     /// Bytes of frames in work, over all connections.
     pub frame_memory_bytes: usize,
     /// Bytes of partial snapshots, all together, as announced.
@@ -78,11 +82,14 @@ impl PeerListenerConfig {
             listen,
             connections_max: limits::CONNECTIONS_MAX,
             handshakes_max: limits::HANDSHAKES_MAX,
+            strangers_max: limits::STRANGERS_MAX,
             handshake: Duration::from_secs(3),
             stall: Duration::from_secs(10),
             idle: Duration::from_secs(600),
             // Callers ping after 1.5 s: a living one is heard twice in this time.
             silence: Duration::from_secs(4),
+            // Longer than a restart takes.
+            twin_memory: Duration::from_secs(120),
             frame_memory_bytes: limits::FRAME_MEMORY_BYTES,
             snapshot_memory_bytes: limits::SNAPSHOT_MEMORY_BYTES,
             snapshot_idle: Duration::from_secs(60),

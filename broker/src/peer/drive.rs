@@ -287,6 +287,8 @@ impl Conversation {
             let Some(since) = *self.owes_since.lock() else {
                 if idle_pinged.elapsed() >= ping_after {
                     idle_pinged = Instant::now();
+                    // An answer to the ping is owed too.
+                    self.owes_since.lock().get_or_insert(idle_pinged);
                     self.ping.notify_one();
                 }
                 continue;

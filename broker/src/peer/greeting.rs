@@ -23,10 +23,16 @@ use tokio::time::timeout;
 struct Guest {
     hello: Hello,
     stream: BoxStream,
-    place: OwnedSemaphorePermit,
-    present: Present,
+    seat: Seat,
     /// Counts it while it lives, if it is TLS.
     tls: Option<OpenConnection>,
+}
+
+/// What a connection holds while it is let in.
+enum Seat {
+    Member(OwnedSemaphorePermit, Present),
+    /// The caller is in no cluster: it speaks for no Raft node, and keeps no member out.
+    Stranger(Place),
 }
 
 /// Serves a new connection until it ends. It takes one of `places` once its hello is accepted.
@@ -45,13 +51,22 @@ pub(super) async fn run(
     drop(waiting);
     match greeted {
         Ok(Some(guest)) => {
-            let held = (guest.place, guest.tls);
-            let present = guest.present;
-            tokio::select! {
-                () = session::run(Arc::clone(&shared), peer, guest.stream, guest.hello, &present) => {}
-                () = present.replaced() => shared.metrics.closed("replaced"),
+            let Guest { hello, stream, .. } = guest;
+            let own = Arc::clone(&shared);
+            match guest.seat {
+                Seat::Member(place, present) => {
+                    tokio::select! {
+                        () = session::run(own, peer, stream, hello, Some(&present)) => {}
+                        () = present.replaced() => shared.metrics.closed("replaced"),
+                    }
+                    drop(place);
+                }
+                Seat::Stranger(mut place) => tokio::select! {
+                    () = session::run(own, peer, stream, hello, None) => {}
+                    () = place.taken() => shared.metrics.closed("strangers"),
+                },
             }
-            drop(held);
+            drop(guest.tls);
         }
         Ok(None) => {}
         Err(_) => {
@@ -91,11 +106,13 @@ async fn greet(
         shared.identity.answer(&hello)
     };
     let mut seat = None;
-    if answer.refused.is_none() {
+    if answer.refused.is_none() && hello.from.cluster.is_none() {
+        seat = Some(Seat::Stranger(shared.strangers.begin().0));
+    } else if answer.refused.is_none() {
         let place = place(shared, peer, places)?;
         match shared.presence.enter(hello.from, peer).await {
-            Ok(present) => seat = Some((place, present)),
-            Err(other) => answer = shared.identity.twin(&hello, other),
+            Ok(present) => seat = Some(Seat::Member(place, present)),
+            Err(twin) => answer = shared.identity.twin(&hello, twin),
         }
     }
     let parts = VecDeque::from([answer.encode()]);
@@ -103,12 +120,11 @@ async fn greet(
         tracing::debug!(%peer, "the connection failed in the handshake: {error}");
         return None;
     }
-    if let Some((place, present)) = seat {
+    if let Some(seat) = seat {
         return Some(Guest {
             hello,
             stream,
-            place,
-            present,
+            seat,
             tls: open,
         });
     }
@@ -116,7 +132,7 @@ async fn greet(
         && let Some(reason) = refusal.reason
     {
         shared.metrics.refused(reason);
-        if shared.said.may_say(reason.name()) {
+        if shared.said.may_say_of(reason.name(), hello.from.broker) {
             tracing::warn!(%peer, "a broker is refused: {}", refusal.text);
         }
     }

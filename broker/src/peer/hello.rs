@@ -13,8 +13,8 @@ use tidelog_model::{ClusterId, NodeId, RaftNodeId};
 use uuid::Uuid;
 
 /// The protocol version of this program, and the oldest it speaks.
-pub(super) const VERSION: u16 = 1;
-pub(super) const VERSION_MIN: u16 = 1;
+pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION_MIN: u16 = 2;
 
 /// Bytes that say how long a hello or an answer is; the same in every version.
 pub(super) const HEAD_BYTES: usize = 10;

@@ -44,6 +44,8 @@ pub(super) const WRITE_GATHER_BYTES: usize = MIB;
 pub(super) const CONNECTIONS_MAX: usize = 256;
 /// Connections in their handshake: all lanes of 16 peers at once. A handshake takes milliseconds, and at most 64 KiB for a chain of certificates.
 pub(super) const HANDSHAKES_MAX: usize = 64;
+/// Connections of callers without a cluster, at one listener: they may call formation only.
+pub(super) const STRANGERS_MAX: usize = 64;
 /// Frames in work at the listener, all connections: ten appends of the largest size, or 256 ordinary ones.
 pub(super) const FRAME_MEMORY_BYTES: usize = 256 * MIB;
 /// Frames in work up to [`SMALL_FRAME_BYTES_MAX`], beside that: calls do not wait behind entries.

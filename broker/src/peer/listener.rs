@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::{Accepted, Listener, Network, Tasks};
+use tidelog_model::NodeId;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -29,6 +30,8 @@ const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(10);
 const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// One log line per this long and reason about peers that are not let in: they try again every second.
 const SAY_PAUSE: Duration = Duration::from_secs(10);
+/// Lines that are remembered: what callers make up must not grow it.
+const SAID_MAX: usize = 256;
 
 /// Why the listener cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -97,7 +100,8 @@ impl PeerListener {
             metrics: parts.metrics,
             memory: FrameMemory::new(config.frame_memory_bytes),
             partials: Partials::new(config.snapshot_memory_bytes, config.snapshot_idle),
-            presence: Presence::new(config.silence),
+            presence: Presence::new(config.silence, config.twin_memory),
+            strangers: Waiting::new(config.strangers_max),
             said: Said::default(),
             tls: parts.tls,
             config,
@@ -116,6 +120,10 @@ impl PeerListener {
         let sweeping = Arc::clone(&shared);
         tasks.supervise("peer-snapshot-sweep", ACCEPT_PAUSE_MAX, move || {
             sweep(Arc::clone(&sweeping), sweep_pause)
+        });
+        let passing = Arc::clone(&shared);
+        tasks.supervise("peer-presence", ACCEPT_PAUSE_MAX, move || {
+            Arc::clone(&passing.presence).run()
         });
         Ok(Self {
             local,
@@ -197,9 +205,9 @@ impl Acceptor {
     }
 }
 
-/// Lets one log line through per reason and [`SAY_PAUSE`]. Reasons are few and ours.
+/// Lets one log line through per reason, broker that it is about, and [`SAY_PAUSE`]. Reasons are few and ours; of brokers, [`SAID_MAX`] are told apart.
 #[derive(Default)]
-pub(super) struct Said(Mutex<BTreeMap<&'static str, Instant>>);
+pub(super) struct Said(Mutex<BTreeMap<(&'static str, Option<NodeId>), Instant>>);
 
 impl Said {
     /// Every reason may be said at once again.
@@ -209,12 +217,27 @@ impl Said {
     }
 
     pub(super) fn may_say(&self, reason: &'static str) -> bool {
+        self.may(reason, None)
+    }
+
+    /// As [`Said::may_say`]; what is said of others does not keep this one from being named.
+    pub(super) fn may_say_of(&self, reason: &'static str, broker: NodeId) -> bool {
+        self.may(reason, Some(broker))
+    }
+
+    fn may(&self, reason: &'static str, broker: Option<NodeId>) -> bool {
         let now = Instant::now();
         let mut said = self.0.lock();
-        let last = said.get(reason);
-        let may = last.is_none_or(|last| now.duration_since(*last) >= SAY_PAUSE);
+        let old = |at: &Instant| now.duration_since(*at) >= SAY_PAUSE;
+        let may = said.get(&(reason, broker)).is_none_or(old);
         if may {
-            said.insert(reason, now);
+            if said.len() >= SAID_MAX {
+                said.retain(|_, at| !old(at));
+            }
+            if broker.is_some() && said.len() >= SAID_MAX {
+                return false;
+            }
+            said.insert((reason, broker), now);
         }
         may
     }

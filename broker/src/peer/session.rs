@@ -18,8 +18,9 @@ use super::messages::{self, ErrorCode, ErrorReply};
 use super::metrics::{LaneMetrics, PeerMetrics};
 use super::ordered::Ordered;
 use super::partial::Partials;
-use super::presence::{Presence, Present};
+use super::presence::{Listened, Presence, Present};
 use super::tls::PeerTls;
+use super::waiting::Waiting;
 use crate::placement::PeerError;
 use futures::future::{BoxFuture, FutureExt};
 use std::collections::{BTreeMap, VecDeque};
@@ -44,6 +45,8 @@ pub(super) struct Shared {
     pub(super) memory: FrameMemory,
     pub(super) partials: Partials,
     pub(super) presence: Arc<Presence>,
+    /// The connections of callers without a cluster.
+    pub(super) strangers: Arc<Waiting>,
     pub(super) said: Said,
     pub(super) tls: PeerTls,
 }
@@ -80,11 +83,11 @@ pub(super) async fn run(
     peer: SocketAddr,
     stream: BoxStream,
     hello: Hello,
-    present: &Present,
+    present: Option<&Present>,
 ) {
     let Some(lane) = hello.lane else { return };
     let (read, write) = tokio::io::split(stream);
-    let read = present.listen(read);
+    let read = Listened::new(read, present);
     let in_work = match lane {
         WireLane::Appends => APPENDS_IN_WORK_MAX,
         _ => REQUESTS_IN_WORK_MAX,

@@ -7,8 +7,8 @@
 use super::config::PeerIdentity;
 use super::frame::WireLane;
 use super::hello::{Answer, Hello, Reason, Refusal, Versions, Who};
+use super::presence::Twin;
 use crate::observe::printable;
-use std::net::SocketAddr;
 use tidelog_model::{NodeId, RaftNodeId};
 
 impl PeerIdentity {
@@ -48,27 +48,41 @@ impl PeerIdentity {
                 refused: None,
                 from: self.who(),
             },
-            Err((reason, text)) => Answer {
-                versions: Versions::OURS,
-                refused: Some(Refusal {
-                    reason: Some(reason),
-                    text,
-                }),
-                from: self.who(),
-            },
+            Err((reason, text)) => self.refusal(reason, text),
         }
     }
 
-    /// The answer to a hello without TLS where only TLS is taken. It tells a stranger no more than it must.
+    /// The answer to a hello without TLS where only TLS is taken.
     pub(super) fn wants_tls(&self, hello: &Hello) -> Answer {
         let text = format!(
             "broker {} takes TLS connections only (peer.tls-mode is require), and broker {} dials without: set peer.tls-mode = \"prefer\" or \"require\" there",
             self.broker, hello.from.broker
         );
+        self.refusal(Reason::Tls, text)
+    }
+
+    /// The answer to a hello while another process speaks for its Raft node, or did and lived beside the caller.
+    pub(super) fn twin(&self, hello: &Hello, twin: Twin) -> Answer {
+        let Who { broker, node, .. } = hello.from;
+        let text = match twin {
+            Twin::At(other) => format!(
+                "another process runs with the identity of broker {broker} (Raft node {node}): it is connected to broker {} from {other}. One data directory is a copy of the other: stop the copy, and start it with an empty data directory and a node.id of its own",
+                self.broker
+            ),
+            Twin::Was(other) => format!(
+                "another process ran with the identity of broker {broker} (Raft node {node}) beside this one: it was connected to broker {} from {other} a moment ago. One data directory is a copy of the other: stop the copy. If this is the one to keep, restart it, or wait two minutes",
+                self.broker
+            ),
+        };
+        self.refusal(Reason::Duplicate, text)
+    }
+
+    /// It tells a stranger no more of this broker than it must: with the ids of a process another one could speak for it.
+    fn refusal(&self, reason: Reason, text: String) -> Answer {
         Answer {
             versions: Versions::OURS,
             refused: Some(Refusal {
-                reason: Some(Reason::Tls),
+                reason: Some(reason),
                 text,
             }),
             from: Who {
@@ -77,22 +91,6 @@ impl PeerIdentity {
                 node: RaftNodeId::new(0),
                 instance: 0,
             },
-        }
-    }
-
-    /// The answer to a hello while another process, at `other`, speaks for its Raft node.
-    pub(super) fn twin(&self, hello: &Hello, other: SocketAddr) -> Answer {
-        let text = format!(
-            "another process runs with the identity of broker {0} (Raft node {1}): it is connected to broker {2} from {other}. One data directory is a copy of the other: stop the copy, and start it with an empty data directory and a node.id of its own",
-            hello.from.broker, hello.from.node, self.broker
-        );
-        Answer {
-            versions: Versions::OURS,
-            refused: Some(Refusal {
-                reason: Some(Reason::Duplicate),
-                text,
-            }),
-            from: self.who(),
         }
     }
 

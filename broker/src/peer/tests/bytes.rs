@@ -245,7 +245,26 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Proves that version 1's bytes are what they were: other brokers speak them. TIDELOG_WRITE_GOLDEN=1 writes the file anew, which
+/// Proves that a hello of version 1 is read, so that its sender is told what does not fit.
+#[test]
+fn a_hello_of_version_1_is_read() {
+    let golden = include_str!("../testdata/peer-v1.txt");
+    let line = golden.lines().find_map(|line| line.strip_prefix("hello "));
+    let digits: Vec<char> = line.unwrap().chars().collect();
+    let byte = |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap();
+    let bytes: Vec<u8> = digits.chunks(2).map(byte).collect();
+    let one = Versions {
+        newest: 1,
+        oldest: 1,
+    };
+    let expected = Hello {
+        versions: one,
+        ..hello()
+    };
+    assert_eq!(Hello::decode(&bytes), Ok(expected));
+}
+
+/// Proves that version 2's bytes are what they were: other brokers speak them. TIDELOG_WRITE_GOLDEN=1 writes the file anew, which
 /// only a new version may need.
 #[test]
 fn golden_bytes() {
@@ -257,7 +276,7 @@ fn golden_bytes() {
     for (name, answer) in ["accepted", "refused"].into_iter().zip(answers()) {
         let _ = writeln!(text, "{name} {}", hex(&answer.encode()));
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/peer/testdata/peer-v1.txt");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/peer/testdata/peer-v2.txt");
     if std::env::var_os("TIDELOG_WRITE_GOLDEN").is_some() {
         std::fs::write(path, &text).unwrap();
     }

@@ -35,11 +35,11 @@ async fn each_refusal_has_its_text() {
     let cases: Vec<(Reason, &str, Change)> = vec![
         (
             Reason::Version,
-            "broker 1 speaks peer protocol versions 1 to 1, broker 2 speaks 2 to 3: update the older one",
+            "broker 1 speaks peer protocol versions 2 to 2, broker 2 speaks 3 to 4: update the older one",
             Box::new(|hello| {
                 hello.versions = Versions {
-                    newest: 3,
-                    oldest: 2,
+                    newest: 4,
+                    oldest: 3,
                 }
             }),
         ),
@@ -107,6 +107,8 @@ async fn each_refusal_has_its_text() {
         let mut hello = hello();
         change(&mut hello);
         let answer = ask(listener.local_addr(), &hello).await;
+        let told = (answer.from.cluster, answer.from.instance);
+        assert_eq!(told, (None, 0), "nobody can pass for it");
         let refusal = answer.refused.expect(text);
         assert_eq!(
             (refusal.reason, refusal.text.as_str()),
@@ -124,10 +126,10 @@ async fn a_newer_caller_speaks_the_older_version() {
     let listener = broker.listen().await;
     let mut newer = hello();
     newer.versions = Versions {
-        newest: 2,
-        oldest: 1,
+        newest: 3,
+        oldest: 2,
     };
-    // A field of version 2, before the checksum.
+    // A field of version 3, before the checksum.
     let mut bytes = newer.encode().to_vec();
     bytes.truncate(bytes.len() - 4);
     bytes.extend_from_slice(b"later");
@@ -142,7 +144,7 @@ async fn a_newer_caller_speaks_the_older_version() {
         .unwrap();
     let answer = Answer::decode(&answer).unwrap();
     assert_eq!(answer.refused, None);
-    assert_eq!(answer.versions.newest, 1);
+    assert_eq!(answer.versions.newest, 2);
     listener.stop().await;
 }
 
@@ -185,8 +187,8 @@ async fn a_caller_checks_who_answers() {
         assert!(text.contains(part), "{text}");
     };
     refused(
-        |answer| answer.versions.newest = 2,
-        "wants to speak version 2",
+        |answer| answer.versions.newest = 3,
+        "wants to speak version 3",
     );
     refused(
         |answer| answer.from.broker = NodeId::new(3),
@@ -272,13 +274,14 @@ async fn a_copy_is_refused_while_its_twin_lives() {
     listener.stop().await;
 }
 
-/// Proves that a process that vanished without closing its connections keeps its successor out no longer than the bound of silence, that its
-/// connections end then, and that bytes of any connection count as life.
+/// Proves that bytes of any connection count as life; that a process that was refused beside a living one is kept out for a while when that one
+/// vanishes without closing its connections, longer than its silence alone would; and that these connections end then.
 #[tokio::test]
 async fn a_silent_twin_gives_way() {
     let broker = Broker::new(1, &Arc::default());
     let mut config = PeerListenerConfig::new(loopback());
     config.silence = Duration::from_millis(1500);
+    config.twin_memory = Duration::from_secs(4);
     let listener = broker.listen_with(config).await;
     let address = listener.local_addr();
     let (old, new) = (hello(), hello());
@@ -301,13 +304,17 @@ async fn a_silent_twin_gives_way() {
     }
     let pings = pinging.await.unwrap();
     let second = async {
+        let mut remembered = false;
         loop {
-            if let Ok(stream) = enter(address, &new).await {
-                return stream;
+            match enter(address, &new).await {
+                Ok(stream) => return (stream, remembered),
+                Err((_, text)) => remembered |= text.contains("beside this one: it was connected"),
             }
         }
     };
     let second = tokio::time::timeout(WAIT, second).await.expect("let in");
+    let (second, remembered) = second;
+    assert!(remembered);
     // Its answers, then the end.
     let _ = answers.read_to_end(&mut Vec::new()).await;
     assert_eq!(broker.metrics.closed_for("replaced"), 1);
