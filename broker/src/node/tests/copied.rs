@@ -28,7 +28,7 @@ async fn refused(three: &Three, id: i32) -> u64 {
 }
 
 /// Proves that a process on a copy of a broker's directory, on other ports, is refused by both other brokers while the real one runs, and that the
-/// real one is not, be it after a restart.
+/// real one is not, be it after a restart; that the copy does not take its place while it restarts either.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copied_directory_takes_no_part() {
     let mut three = Three::new();
@@ -56,7 +56,19 @@ async fn a_copied_directory_takes_no_part() {
     three.own.insert(3, own);
     let copied = tokio::spawn(Node::start(three.config(3), World::system()));
     until("both refuse it", || async {
-        refused(&three, 1).await > 2 && refused(&three, 2).await > 2
+        refused(&three, 1).await > 6 && refused(&three, 2).await > 6
+    })
+    .await;
+    three.nodes.remove(&3).unwrap().stop().await;
+    let before = (refused(&three, 1).await, refused(&three, 2).await);
+    until("both refuse it while the real one is away", || async {
+        refused(&three, 1).await > before.0 + 1 && refused(&three, 2).await > before.1 + 1
+    })
+    .await;
+    three.own.remove(&3);
+    three.start(&[3]).await;
+    until("the real one is ready again", || async {
+        http(&three, 3, "GET", "/readyz", "").await.0 == 200
     })
     .await;
     assert!(!copied.is_finished(), "it does not get to work");
