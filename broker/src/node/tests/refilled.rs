@@ -202,6 +202,12 @@ async fn an_only_copy_is_not_given_up() {
     .await;
     let member = now.brokers.iter().find(|at| at.id == 3).unwrap();
     assert_eq!(member.raft_node, before.get());
+    let leader = now.metadata_leader.unwrap();
+    until("it is counted", || async {
+        let (_, page) = http(&three, leader, "GET", "/metrics", "").await;
+        page.contains("\ntidelog_brokers_damaged_waiting 1\n")
+    })
+    .await;
     assert!(!starting.is_finished());
     assert_eq!(std::fs::read(&path).unwrap(), kept);
     assert!(!home.join(format!("set-aside-{before}")).exists());
