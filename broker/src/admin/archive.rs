@@ -6,7 +6,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::AdminState;
-use super::error::Failure;
+use super::error::{Body, Failure};
 use super::flush::flush_groups;
 use super::tier::{Filter, FlushRequest, topic_id};
 use std::collections::BTreeSet;
@@ -155,7 +155,7 @@ pub(super) async fn status(
 /// Tiers what is committed, then archives what is tiered, within one deadline.
 pub(super) async fn flush(
     State(state): State<AdminState>,
-    Json(request): Json<FlushRequest>,
+    Body(request): Body<FlushRequest>,
 ) -> Result<Json<Status>, Failure> {
     if request.trim_local {
         return Err(Failure::bad_request(

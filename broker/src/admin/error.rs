@@ -3,9 +3,11 @@
 use super::health::Reason;
 use crate::metadata::Refusal;
 use axum::Json;
+use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tidelog_model::NodeId;
 
 /// An error answer.
@@ -119,6 +121,20 @@ impl Failure {
 
     pub(super) fn archive_failed(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_GATEWAY, "archive_failed", message)
+    }
+}
+
+/// A request's body, in JSON; one that is not answers as every error does.
+pub(super) struct Body<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+        let body = Json::from_request(request, state).await;
+        body.map(|Json(body)| Self(body)).map_err(|rejection| {
+            Failure::new(rejection.status(), "bad_request", rejection.body_text())
+        })
     }
 }
 

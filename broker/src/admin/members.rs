@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::AdminState;
-use super::error::Failure;
+use super::error::{Body, Failure};
 use crate::metadata::{
     Address, Admission, AdmissionExpects, MetadataCommand, MetadataImage, MetadataOutcome, Refusal,
 };
@@ -289,7 +289,7 @@ pub(super) struct AddRequest {
 
 pub(super) async fn add(
     State(state): State<AdminState>,
-    Json(request): Json<AddRequest>,
+    Body(request): Body<AddRequest>,
 ) -> Result<Json<Members>, Failure> {
     let node = NodeId::new(request.broker);
     let mut asked = (state.ask_members)().await.waiting;
@@ -356,7 +356,7 @@ pub(super) struct DecommissionRequest {
 
 pub(super) async fn decommission(
     State(state): State<AdminState>,
-    Json(request): Json<DecommissionRequest>,
+    Body(request): Body<DecommissionRequest>,
 ) -> Result<Json<Members>, Failure> {
     let command = MetadataCommand::SetDraining {
         node: NodeId::new(request.broker),
@@ -373,7 +373,7 @@ pub(super) struct TransferRequest {
 
 pub(super) async fn transfer(
     State(state): State<AdminState>,
-    Json(request): Json<TransferRequest>,
+    Body(request): Body<TransferRequest>,
 ) -> Result<Json<Members>, Failure> {
     let command = MetadataCommand::PreferLeader {
         group: PlacementGroupId::new(request.group),

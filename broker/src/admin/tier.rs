@@ -8,7 +8,7 @@ use axum::extract::{Query, State};
 use serde::{Deserialize, Serialize};
 
 use super::AdminState;
-use super::error::Failure;
+use super::error::{Body, Failure};
 use super::flush::flush_groups;
 use super::leader_parts::leader_parts;
 use tidelog_model::{NodeId, PartitionId, TopicId};
@@ -153,7 +153,7 @@ pub(super) async fn status(
 
 pub(super) async fn flush(
     State(state): State<AdminState>,
-    Json(request): Json<FlushRequest>,
+    Body(request): Body<FlushRequest>,
 ) -> Result<Json<Status>, Failure> {
     let topic = topic_id(&state, request.topic.as_deref())?;
     flush_groups(&state, topic, request.trim_local, request.timeout()).await?;

@@ -88,6 +88,7 @@ impl Config {
         if !(1..=1024).contains(&self.node.zone.len()) {
             return wrong("node.zone is empty or too long: name the zone, with at most 1024 bytes");
         }
+        self.check_addresses()?;
         self.check_seeds()?;
         self.check_peer_tls()?;
         if !(1..=64).contains(&self.cluster.data_groups) {

@@ -4,6 +4,7 @@
 //! Not here: topic configs (`metadata`), command-line flags (`cli.rs`).
 //! Docs: docs/operating/configuration.md is generated from [`keys::KEYS`]; a test compares them.
 
+mod addresses;
 pub mod environment;
 pub mod keys;
 pub mod load;

@@ -24,7 +24,7 @@ pub(super) fn host_port(address: &str) -> Option<(&str, u16)> {
 }
 
 /// Whether others can dial it as it stands.
-fn is_concrete(address: &str) -> bool {
+pub(super) fn is_concrete(address: &str) -> bool {
     host_port(address)
         .is_some_and(|(host, port)| port != 0 && !matches!(host, "0.0.0.0" | "::" | "*"))
 }

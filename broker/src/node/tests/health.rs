@@ -6,9 +6,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 impl Rig {
     /// Status and body of a GET of the admin listener.
     async fn get(&self, path: &str) -> (u16, String) {
+        self.ask(&format!("GET {path}"), "").await
+    }
+
+    /// The same of any request: method and path, further headers with their ends of lines, an empty line, and the body.
+    async fn ask(&self, what: &str, rest: &str) -> (u16, String) {
         let at = self.node.addresses().admin;
         let mut stream = tokio::net::TcpStream::connect(at).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n");
+        let rest = if rest.is_empty() { "\r\n" } else { rest };
+        let request = format!("{what} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n{rest}");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
@@ -35,6 +41,29 @@ async fn a_good_store_makes_the_broker_ready() {
     assert_eq!(body, r#"{"ready":true,"reasons":[],"warnings":[]}"#);
     let (_, page) = rig.get("/metrics").await;
     assert!(page.contains("\ntidelog_store_up 1\n"), "{page}");
+    rig.stop().await;
+}
+
+/// Proves that a request whose body is not what the route takes is answered as every error is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_cannot_be_read_is_an_error_like_others() {
+    let rig = Rig::start(&[]).await;
+    let json = "Content-Type: application/json\r\n";
+    for (body, expected) in [
+        (format!("{json}Content-Length: 3\r\n\r\n{{x}}"), 400),
+        (
+            format!("{json}Content-Length: 10\r\n\r\n{{\"id\":\"x\"}}"),
+            422,
+        ),
+        ("Content-Length: 2\r\n\r\n{}".to_owned(), 415),
+    ] {
+        let (status, answer) = rig.ask("POST /api/v1/members/decommission", &body).await;
+        assert_eq!(status, expected, "{answer}");
+        assert!(
+            answer.starts_with(r#"{"error":{"code":"bad_request","message":""#),
+            "{answer}"
+        );
+    }
     rig.stop().await;
 }
 
