@@ -94,9 +94,13 @@ def peer_port(report, cluster, loads):
         for data in garbage:
             poke(target, data)
     with report.check("the peer port: another cluster's name or id, and lanes that a stranger may not use, are refused"):
-        for data in (wire.peer_hello("stranger"), wire.peer_hello("first-light", cluster=b"x" * 16), wire.peer_hello("first-light", lane=1)):
+        for reason, data in (
+            (3, wire.peer_hello("stranger")),
+            (6, wire.peer_hello("first-light", cluster=b"x" * 16)),
+            (7, wire.peer_hello("first-light", lane=1)),
+        ):
             answer = poke(target, data)
-            need(answer[:4] == b"TLPA" and answer[10] != 0, f"{answer!r}")
+            need(answer[:4] == b"TLPA" and answer[10] == reason, f"{answer!r}")
     with report.check("the peer port: frames with huge lengths are closed"):
         for length in (5 * MIB, 1 << 30, (1 << 32) - 1):
             answer = poke(target, hello + wire.peer_frame(length))

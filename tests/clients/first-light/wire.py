@@ -78,7 +78,7 @@ def peer_hello(cluster_name, lane=4, cluster=bytes(16), broker=99, length=None):
     """The first bytes between brokers (docs/protocols/peer.md). What is not given is right."""
     name = cluster_name.encode()
     size = 62 + len(name) + 4
-    head = b"TLPR" + struct.pack("<HHHBB", 1, 1, size if length is None else length, lane, 0)
+    head = b"TLPR" + struct.pack("<HHHBB", 2, 2, size if length is None else length, lane, 0)
     body = head + cluster + struct.pack("<iQQiQH", broker, 99, 99, -1, 0, len(name)) + name
     return body + struct.pack("<I", crc32c(body))
 
