@@ -18,7 +18,6 @@ use crate::metadata::{
     Address, Admission, AdmissionExpects, MetadataCommand, MetadataImage, MetadataOutcome, Refusal,
 };
 use crate::placement::ReplicasNow;
-use crate::router::partition_names;
 use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId, Term, TimestampMs};
 
 /// A broker that asks to be taken in.
@@ -38,17 +37,8 @@ pub struct WaitingBroker {
     pub refused: Option<String>,
 }
 
-/// What all members know together.
-#[derive(Clone, Debug, Default)]
-pub struct Asked {
-    /// Brokers that ask to be taken in.
-    pub waiting: Vec<WaitingBroker>,
-    /// How many holders of a group have an empty replica, since what they held is gone with their disks.
-    pub empty: BTreeMap<PlacementGroupId, usize>,
-}
-
-/// Asks this broker and all live members. Takes a second at most.
-pub type AskMembers = Arc<dyn Fn() -> BoxFuture<'static, Asked> + Send + Sync>;
+/// Asks this broker and all live members who asks to be taken in. Takes a second at most.
+pub type AskMembers = Arc<dyn Fn() -> BoxFuture<'static, Vec<WaitingBroker>> + Send + Sync>;
 
 #[derive(Serialize)]
 pub(super) struct Members {
@@ -116,10 +106,7 @@ fn ids(nodes: &[NodeId]) -> Vec<i32> {
 }
 
 async fn members_of(state: &AdminState) -> Members {
-    let Asked {
-        waiting: asked,
-        empty,
-    } = (state.ask_members)().await;
+    let asked = (state.ask_members)().await;
     let router = &state.router;
     let metadata = router.known_leader(router.metadata());
     let replicas = router.metadata().replicas();
@@ -138,7 +125,7 @@ async fn members_of(state: &AdminState) -> Members {
         brokers: brokers(image, &leaders, metadata.map(|(leader, _)| leader)),
         waiting: waiting(image, asked),
         groups: std::iter::once(metadata_group(image, &replicas, metadata, now))
-            .chain(data_groups(image, &leaders, &empty))
+            .chain(data_groups(image, &leaders))
             .collect(),
     })
 }
@@ -235,20 +222,13 @@ fn metadata_group(
     }
 }
 
-/// Whether those that are left of so many replicas are no majority: they never elect a leader, and take nobody in.
-const fn is_lost(replicas: usize, gone: usize) -> bool {
-    2 * replicas.saturating_sub(gone) <= replicas
-}
-
 fn data_groups<'a>(
     image: &'a MetadataImage,
     leaders: &'a BTreeMap<PlacementGroupId, (NodeId, Term)>,
-    empty: &'a BTreeMap<PlacementGroupId, usize>,
 ) -> impl Iterator<Item = Group> + 'a {
     image.groups().iter().map(|(group, replicas)| {
-        let leader = leaders.get(group);
-        let gone = empty.get(group).copied().unwrap_or(0);
-        let lost = leader.is_none() && is_lost(replicas.len(), gone);
+        // Who led a lost group is heard of for a moment still.
+        let leader = leaders.get(group).filter(|_| !image.is_lost(*group));
         Group {
             group: group.get(),
             replicas: ids(replicas),
@@ -256,7 +236,7 @@ fn data_groups<'a>(
             leader: leader.map(|(node, _)| node.get()),
             term: leader.map(|(_, term)| term.get()),
             preferred: image.preferred().get(group).map(|node| node.get()),
-            lost: lost.then(|| partition_names(image, *group)),
+            lost: image.is_lost(*group).then(|| image.partition_names(*group)),
         }
     })
 }
@@ -292,7 +272,7 @@ pub(super) async fn add(
     Body(request): Body<AddRequest>,
 ) -> Result<Json<Members>, Failure> {
     let node = NodeId::new(request.broker);
-    let mut asked = (state.ask_members)().await.waiting;
+    let mut asked = (state.ask_members)().await;
     asked.retain(|waiting| waiting.node == node);
     let waiting = one_of(asked, request.broker)?;
     // What this broker's image says may be old. What changes after this is seen when the command is applied.
@@ -396,15 +376,6 @@ pub(super) async fn balance(State(state): State<AdminState>) -> Result<Json<Memb
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
-
-    /// Proves what a majority of replicas is.
-    #[test]
-    fn a_majority_must_be_left() {
-        let lost = |replicas, gone| is_lost(replicas, gone);
-        assert!(lost(1, 1) && !lost(1, 0));
-        assert!(lost(3, 2) && !lost(3, 1));
-        assert!(lost(5, 3) && !lost(5, 2) && lost(5, 9));
-    }
 
     /// Proves that of two waiting brokers with one id none is taken in, and that both are named.
     #[test]

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 pub use flush::{FlushLink, FlushService};
 pub use health::{Health, Reason};
 pub use leader_parts::TierService;
-pub use members::{AskMembers, Asked, WaitingBroker};
+pub use members::{AskMembers, WaitingBroker};
 pub use readiness::watch_groups;
 pub use server::{AdminServer, serve};
 

@@ -34,7 +34,7 @@ enum Now {
     Behind,
     /// No leader is heard.
     Leaderless,
-    /// It was the only one, and its disk is gone.
+    /// So many copies are gone with their disks that the others elect no leader.
     Lost,
 }
 
@@ -104,8 +104,8 @@ impl Seen {
         let leaderless = said(&leaderless, "has no leader", "have no leader");
         let lost = said(
             &lost,
-            "has no replica left: the disk of its only one is gone",
-            "have no replica left: the disks of their only ones are gone",
+            "is lost: most of its copies are gone with their disks",
+            "are lost: most of their copies are gone with their disks",
         );
         Verdict {
             not_ready: both(leaderless, lag),
@@ -204,7 +204,7 @@ fn say_lost(
     for (group, partitions) in lost.iter().filter(|(group, _)| !named.contains_key(*group)) {
         tracing::error!(
             group = %group,
-            "the group has no replica left: this broker held the only one, on a disk that is gone. Nobody can append to or read {}",
+            "the group is lost: its only copy, or most of its copies, are gone with their disks. Nobody can append to or read {}",
             names(partitions)
         );
     }
@@ -315,7 +315,7 @@ mod tests {
         let mut rig = Rig::new();
         let all = [(1, Now::Lost), (2, Now::Behind)];
         let told = rig.after(0, &all);
-        let lost = "group 1 has no replica left: the disk of its only one is gone";
+        let lost = "group 1 is lost: most of its copies are gone with their disks";
         assert_eq!(told.warning.as_deref(), Some(lost));
         assert!(told.not_ready.unwrap().contains("group 2"));
         let told = rig.after(600, &all);
@@ -324,7 +324,7 @@ mod tests {
         let many: Vec<(u32, Now)> = (1..=7).map(|id| (id, Now::Lost)).collect();
         let told = rig.after(1, &many).warning.unwrap();
         assert!(
-            told.starts_with("groups 1, 2, 3, 4, 5 and 2 others have"),
+            told.starts_with("groups 1, 2, 3, 4, 5 and 2 others are"),
             "{told}"
         );
     }

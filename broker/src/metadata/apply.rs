@@ -131,6 +131,28 @@ pub enum Refusal {
         /// Brokers that would stay.
         stay: usize,
     },
+    /// It holds replicas of lost groups: nobody can take them over.
+    #[error(
+        "broker {node} cannot go: most copies of {partitions} are gone with their disks, and nobody could take over what it holds. Start the brokers with the \
+         disks that they had, if these are found; or delete these topics"
+    )]
+    HoldsLost {
+        /// Who was to go.
+        node: NodeId,
+        /// The partitions of these groups.
+        partitions: String,
+    },
+    /// It is silent, and nobody else has a copy of what it has.
+    #[error(
+        "broker {node} cannot go: it is silent, and has the only copy of {copies}. Start it with the data directory it had, and try again. What cannot be had \
+         back is given up by deleting these topics, or, all of it, by starting the broker with an empty directory and `tidelog cluster add {node}`"
+    )]
+    OnlyCopies {
+        /// Who was to go.
+        node: NodeId,
+        /// Of what.
+        copies: String,
+    },
     /// Only a drained broker without replicas leaves.
     #[error("broker {0} still holds replicas")]
     StillHolds(NodeId),
@@ -192,9 +214,10 @@ impl Refusal {
             | Self::OtherMemberNow { .. }
             | Self::StillHolds(_)
             | Self::Outdated => ErrorCode::InvalidRequest,
-            Self::NotReplica { .. } | Self::TooFewBrokers { .. } => {
-                ErrorCode::InvalidReplicaAssignment
-            }
+            Self::NotReplica { .. }
+            | Self::TooFewBrokers { .. }
+            | Self::HoldsLost { .. }
+            | Self::OnlyCopies { .. } => ErrorCode::InvalidReplicaAssignment,
             Self::NoProducerIds | Self::Unreadable(_) => ErrorCode::UnknownServerError,
             Self::Told { code, .. } => *code,
         }
@@ -258,6 +281,11 @@ impl MetadataImage {
             MetadataCommand::RemoveBroker { node } => self.remove_broker(node),
             MetadataCommand::PreferLeader { group, node } => self.prefer_leader(group, node),
             MetadataCommand::CreateGroups { groups } => self.create_groups(groups),
+            MetadataCommand::LoseGroups { groups, checked } => self.lose_groups(groups, checked),
+            MetadataCommand::FindGroups { groups, checked } => self.find_groups(&groups, checked),
+            MetadataCommand::ReplaceGroup { group, by, nodes } => {
+                self.replace_group(group, by, nodes)
+            }
         };
         outcome.unwrap_or_else(MetadataOutcome::Refused)
     }
@@ -372,6 +400,10 @@ impl MetadataImage {
             .find(|group| !self.groups.contains_key(group))
         {
             return Err(Refusal::UnknownGroup(*group));
+        }
+        // Chosen before that was known.
+        if partitions.iter().any(|group| self.is_lost(*group)) {
+            return Err(Refusal::Outdated);
         }
         let configs = configs
             .iter()

@@ -3,7 +3,7 @@
 use super::image::Address;
 use super::membership::Admission;
 use super::refill::Refill;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tidelog_model::{
     ClusterId, LogIndex, NodeId, PlacementGroupId, ProducerId, RaftNodeId, TopicId,
 };
@@ -111,6 +111,29 @@ pub enum MetadataCommand {
     CreateGroups {
         /// The brokers that replicate each.
         groups: BTreeMap<PlacementGroupId, Vec<NodeId>>,
+    },
+    /// So many copies of these groups are gone with their disks that those which are left elect no leader.
+    LoseGroups {
+        /// The groups, each with the brokers that may have something of it; in ascending order.
+        groups: BTreeMap<PlacementGroupId, Vec<NodeId>>,
+        /// The last entry of the image on which this was found: nothing may have been applied since.
+        checked: LogIndex,
+    },
+    /// These groups were taken for lost, and have leaders.
+    FindGroups {
+        /// The groups.
+        groups: BTreeSet<PlacementGroupId>,
+        /// As with `LoseGroups`.
+        checked: LogIndex,
+    },
+    /// A lost group without partitions ends, and a new one takes its place.
+    ReplaceGroup {
+        /// The lost group.
+        group: PlacementGroupId,
+        /// The new one: an id above all others.
+        by: PlacementGroupId,
+        /// The brokers that hold it, in ascending order, as many as before.
+        nodes: Vec<NodeId>,
     },
 }
 

@@ -4,8 +4,8 @@
 
 use super::command::{ConfigChange, ConfigOperation, ConfigSetMode, MetadataCommand};
 use super::format_membership::{
-    put_admission, put_refill, put_replicas, take_admission, take_raft_node, take_refill,
-    take_replicas,
+    put_admission, put_nodes, put_refill, put_replicas, take_admission, take_group_set,
+    take_raft_node, take_refill, take_replicas,
 };
 use super::image::Address;
 use super::membership::Admission;
@@ -34,6 +34,9 @@ const REMOVE_BROKER: u8 = 20;
 const CREATE_GROUPS: u8 = 21;
 const PREFER_LEADER: u8 = 22;
 const REFILL_BROKER: u8 = 23;
+const LOSE_GROUPS: u8 = 24;
+const FIND_GROUPS: u8 = 25;
+const REPLACE_GROUP: u8 = 26;
 
 impl MetadataCommand {
     /// The command as a proposal, stamped by the leader.
@@ -125,6 +128,20 @@ impl MetadataCommand {
                 to.u32(group.get());
                 to.u64(id.get());
             }
+            Self::LoseGroups { groups, checked } => {
+                put_replicas(to, groups);
+                to.u64(checked.get());
+            }
+            Self::FindGroups { groups, checked } => {
+                to.count(groups.len());
+                groups.iter().for_each(|group| to.u32(group.get()));
+                to.u64(checked.get());
+            }
+            Self::ReplaceGroup { group, by, nodes } => {
+                to.u32(group.get());
+                to.u32(by.get());
+                put_nodes(to, nodes);
+            }
             _ => {}
         }
     }
@@ -158,6 +175,9 @@ impl MetadataCommand {
             Self::RemoveBroker { .. } => REMOVE_BROKER,
             Self::CreateGroups { .. } => CREATE_GROUPS,
             Self::PreferLeader { .. } => PREFER_LEADER,
+            Self::LoseGroups { .. } => LOSE_GROUPS,
+            Self::FindGroups { .. } => FIND_GROUPS,
+            Self::ReplaceGroup { .. } => REPLACE_GROUP,
         }
     }
 }
@@ -257,6 +277,19 @@ fn membership(
         },
         CREATE_GROUPS => MetadataCommand::CreateGroups {
             groups: take_replicas(from)?,
+        },
+        LOSE_GROUPS => MetadataCommand::LoseGroups {
+            groups: take_replicas(from)?,
+            checked: LogIndex::new(from.u64("the image's entry")?),
+        },
+        FIND_GROUPS => MetadataCommand::FindGroups {
+            groups: take_group_set(from)?,
+            checked: LogIndex::new(from.u64("the image's entry")?),
+        },
+        REPLACE_GROUP => MetadataCommand::ReplaceGroup {
+            group: PlacementGroupId::new(from.u32("the group")?),
+            by: PlacementGroupId::new(from.u32("the new group")?),
+            nodes: take_nodes(from)?,
         },
         _ => return Err(FormatError::Invalid("the kind")),
     })

@@ -8,7 +8,7 @@ use super::image::MetadataImage;
 use super::membership::{Admission, AdmissionExpects, ClusterMember, ReplicaMove};
 use super::refill::Refill;
 use crate::format::{FormatError, Reader, Writer, insert_ascending};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tidelog_model::{LogIndex, NodeId, PlacementGroupId, RaftNodeId};
 
 pub(super) fn put_admission(to: &mut Writer, admission: &Admission) {
@@ -89,9 +89,22 @@ pub(super) fn take_replicas(
     Ok(groups)
 }
 
-fn put_nodes(to: &mut Writer, nodes: &[NodeId]) {
+pub(super) fn put_nodes(to: &mut Writer, nodes: &[NodeId]) {
     to.count(nodes.len());
     nodes.iter().for_each(|node| to.i32(node.get()));
+}
+
+/// Reads groups in ascending order.
+pub(super) fn take_group_set(
+    from: &mut Reader<'_>,
+) -> Result<BTreeSet<PlacementGroupId>, FormatError> {
+    let what = "the placement groups";
+    let mut groups = BTreeMap::new();
+    for _ in 0..from.count(4, what)? {
+        let group = PlacementGroupId::new(from.u32("a placement group")?);
+        insert_ascending(&mut groups, group, (), what)?;
+    }
+    Ok(groups.into_keys().collect())
 }
 
 /// Adds members and moves.
@@ -164,6 +177,20 @@ pub(super) fn take_departed(
         image.departed.push((node, raft_node));
     }
     Ok(())
+}
+
+/// Reads the lost groups, which exist and are not moved.
+pub(super) fn take_lost(
+    from: &mut Reader<'_>,
+    image: &mut MetadataImage,
+) -> Result<(), FormatError> {
+    image.lost = take_replicas(from)?;
+    let good = |group| image.groups.contains_key(group) && !image.moves.contains_key(group);
+    if image.lost.keys().all(good) {
+        Ok(())
+    } else {
+        Err(FormatError::Invalid("a lost group"))
+    }
 }
 
 /// Reads what [`put_members`] wrote. Moves are of groups that exist, between members.

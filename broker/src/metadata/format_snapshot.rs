@@ -4,7 +4,7 @@
 
 use super::format_command::{put_address, take_address, take_groups};
 use super::format_membership::{
-    put_departed, put_members, put_preferred, put_replicas, take_departed, take_members,
+    put_departed, put_members, put_preferred, put_replicas, take_departed, take_lost, take_members,
     take_preferred, take_replicas,
 };
 use super::image::{Broker, MetadataImage, SLOTS, Topic};
@@ -17,13 +17,15 @@ use tidelog_model::{
 };
 
 const MAGIC: [u8; 8] = *b"TLMETA\0\0";
-const VERSION: u16 = 4;
+const VERSION: u16 = 5;
 /// The last version without fences: all brokers lived.
 const VERSION_WITHOUT_FENCES: u16 = 1;
 /// The first version that knows members, moves and preferred leaders.
 const VERSION_WITH_MEMBERS: u16 = 3;
 /// The first version that remembers who has left.
 const VERSION_WITH_DEPARTED: u16 = 4;
+/// The first version that knows lost groups.
+const VERSION_WITH_LOST: u16 = 5;
 
 impl MetadataImage {
     /// The whole state. Equal states have equal bytes.
@@ -74,6 +76,7 @@ impl MetadataImage {
         put_members(&mut to, self);
         put_preferred(&mut to, self);
         put_departed(&mut to, self);
+        put_replicas(&mut to, &self.lost);
         to.seal(MAGIC, VERSION)
     }
 
@@ -115,6 +118,9 @@ impl MetadataImage {
         }
         if version >= VERSION_WITH_DEPARTED {
             take_departed(&mut from, &mut image)?;
+        }
+        if version >= VERSION_WITH_LOST {
+            take_lost(&mut from, &mut image)?;
         }
         from.finish()?;
         Ok(image)

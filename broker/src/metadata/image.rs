@@ -80,6 +80,7 @@ pub struct MetadataImage {
     pub(super) preferred: BTreeMap<PlacementGroupId, NodeId>,
     pub(super) founders: BTreeMap<PlacementGroupId, BTreeMap<NodeId, RaftNodeId>>,
     pub(super) departed: Vec<(NodeId, RaftNodeId)>,
+    pub(super) lost: BTreeMap<PlacementGroupId, Vec<NodeId>>,
     // Rebuilt from `topics`, not in the snapshot.
     pub(super) names: BTreeMap<String, TopicId>,
     pub(super) collisions: BTreeMap<String, TopicId>,

@@ -101,7 +101,8 @@ impl MetadataImage {
     pub fn holds(&self, group: PlacementGroupId, node: NodeId) -> bool {
         let now = self.groups.get(&group);
         let given_up = self.moves.get(&group).map(|moving| &moving.also);
-        let lists = now.into_iter().chain(given_up);
+        let left = self.lost.get(&group);
+        let lists = now.into_iter().chain(given_up).chain(left);
         lists.into_iter().any(|nodes| nodes.contains(&node))
             || self.replicas_wanted(group).contains(&node)
     }
@@ -199,18 +200,13 @@ impl MetadataImage {
     }
 
     /// Every replica of `node` is gone with its disk: its groups get another Raft node in their place. A group that it held alone is
-    /// lost: there is nobody to copy from, and a move of it would never end and hold back all others.
+    /// lost: there is nobody to copy from.
     fn build_anew(&mut self, node: NodeId) {
         let groups: Vec<_> = self.groups.keys().copied().collect();
         for group in groups {
-            let alone = self
-                .groups
-                .get(&group)
-                .is_some_and(|nodes| nodes == &[node]);
-            let is_lost = alone && !self.moves.contains_key(&group);
-            if self.holds(group, node) && !is_lost {
+            if self.holds(group, node) && !self.lose_copy(group, node) {
                 let target = self.replicas_wanted(group).to_vec();
-                self.start_move(group, target);
+                self.start_move(group, target, Vec::new());
             }
         }
     }
@@ -224,14 +220,21 @@ impl MetadataImage {
         }
     }
 
-    fn start_move(&mut self, group: PlacementGroupId, target: Vec<NodeId>) {
+    /// `others`: brokers besides, which may vote.
+    pub(super) fn start_move(
+        &mut self,
+        group: PlacementGroupId,
+        target: Vec<NodeId>,
+        others: Vec<NodeId>,
+    ) {
         let id = self.last.index;
         let before = self.moves.remove(&group);
         let given_up = before.into_iter().flat_map(|moving| {
             let ReplicaMove { target, also, .. } = moving;
             target.into_iter().chain(also)
         });
-        let also: BTreeSet<NodeId> = given_up.filter(|node| !target.contains(node)).collect();
+        let also = given_up.chain(others);
+        let also: BTreeSet<NodeId> = also.filter(|node| !target.contains(node)).collect();
         let also = also.into_iter().collect();
         self.moves.insert(group, ReplicaMove { id, target, also });
     }
@@ -245,6 +248,7 @@ impl MetadataImage {
             return Err(Refusal::UnknownBroker(node));
         }
         if draining {
+            self.check_copies_without(node)?;
             self.check_room_without(node)?;
             self.check_majority_without(node)?;
         } else {
@@ -258,7 +262,7 @@ impl MetadataImage {
                 .map(|(group, nodes)| (*group, nodes.clone()))
                 .collect();
             for (group, nodes) in turned {
-                self.start_move(group, nodes);
+                self.start_move(group, nodes, Vec::new());
             }
         }
         if let Some(member) = self.members.get_mut(&node) {
@@ -315,8 +319,9 @@ impl MetadataImage {
             }
         }
         for (group, target) in targets {
-            if self.replicas_wanted(group) != target {
-                self.start_move(group, target);
+            // It was planned before the group was known to be lost.
+            if self.replicas_wanted(group) != target && !self.is_lost(group) {
+                self.start_move(group, target, Vec::new());
             }
         }
         Ok(MetadataOutcome::MembersChanged)
@@ -434,17 +439,27 @@ impl MetadataImage {
         }
         let mut founders = BTreeMap::new();
         for (group, nodes) in &groups {
-            // Another broker was faster: look again.
-            if *group == PlacementGroupId::METADATA || self.groups.contains_key(group) {
-                return Err(Refusal::Outdated);
-            }
-            self.check_replicas(nodes)?;
-            let raft_node = |node: &NodeId| Some((*node, self.members.get(node)?.raft_node));
-            founders.insert(*group, nodes.iter().filter_map(raft_node).collect());
+            founders.insert(*group, self.check_new_group(*group, nodes)?);
         }
         self.founders.extend(founders);
         self.groups.extend(groups);
         Ok(MetadataOutcome::MembersChanged)
+    }
+
+    /// The first members of a new group. Its id is above all others: one that was given up is not used again.
+    pub(super) fn check_new_group(
+        &self,
+        group: PlacementGroupId,
+        nodes: &[NodeId],
+    ) -> Result<BTreeMap<NodeId, RaftNodeId>, Refusal> {
+        let last = self.groups.keys().next_back();
+        // Another broker was faster: look again.
+        if last.is_some_and(|last| group <= *last) || group == PlacementGroupId::METADATA {
+            return Err(Refusal::Outdated);
+        }
+        self.check_replicas(nodes)?;
+        let raft_node = |node: &NodeId| Some((*node, self.members.get(node)?.raft_node));
+        Ok(nodes.iter().filter_map(raft_node).collect())
     }
 
     /// Voters of the metadata group and its other replicas, of all members: at most [`REPLICAS_MAX`] vote, those that live, or were silent for less than

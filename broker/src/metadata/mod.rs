@@ -17,6 +17,9 @@ mod format_membership;
 mod format_outcome;
 mod format_snapshot;
 mod image;
+mod lost;
+#[cfg(test)]
+mod lost_tests;
 mod machine;
 mod membership;
 #[cfg(test)]
@@ -43,7 +46,10 @@ pub use membership::{
     Admission, AdmissionExpects, ClusterMember, REPLICAS_MAX, ReplicaMove, VOTER_AWAY_MS,
 };
 pub use names::{NameError, check_topic_name};
-pub use plan::{COPIES_DEFAULT, choose_first_replicas, choose_replicas, plan_drains, plan_moves};
+pub use plan::{
+    COPIES_DEFAULT, choose_first_replicas, choose_replicas, choose_replicas_anew, plan_drains,
+    plan_moves,
+};
 pub use refill::{Refill, RefillRefused};
 pub use spread::{choose_groups, choose_groups_on, copies_default};
 pub use standing::Standing;

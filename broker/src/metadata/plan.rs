@@ -33,7 +33,9 @@ impl<'a> Room<'a> {
             .filter(|node| image.is_live(*node))
             .collect();
         let mut loads: BTreeMap<NodeId, usize> = zones.keys().map(|node| (*node, 0)).collect();
-        for group in image.groups().keys() {
+        // What is lost weighs nothing.
+        let groups = image.groups().keys();
+        for group in groups.filter(|group| !image.is_lost(**group)) {
             for node in image.replicas_wanted(*group) {
                 if let Some(load) = loads.get_mut(node) {
                     *load += 1;
@@ -82,7 +84,7 @@ impl<'a> Room<'a> {
 }
 
 /// The targets that differ from what is wanted now: replicas of draining brokers go elsewhere, and once nothing is on its way loads are
-/// evened out. Empty: nothing to do, or no room.
+/// evened out. Only of groups that can have a leader now: nobody else could do it. Empty: nothing to do, or no room.
 #[must_use]
 pub fn plan_moves(image: &MetadataImage) -> BTreeMap<PlacementGroupId, Vec<NodeId>> {
     let mut moves = plan_drains(image);
@@ -96,12 +98,17 @@ pub fn plan_moves(image: &MetadataImage) -> BTreeMap<PlacementGroupId, Vec<NodeI
     moves
 }
 
+fn movable(image: &MetadataImage) -> impl Iterator<Item = &PlacementGroupId> {
+    let groups = image.groups().keys();
+    groups.filter(|group| image.can_move(**group))
+}
+
 /// The part of [`plan_moves`] that does not wait for anybody: where replicas of draining brokers go.
 #[must_use]
 pub fn plan_drains(image: &MetadataImage) -> BTreeMap<PlacementGroupId, Vec<NodeId>> {
     let mut room = Room::new(image);
     let mut moves = BTreeMap::new();
-    for group in image.groups().keys() {
+    for group in movable(image) {
         let wanted = image.replicas_wanted(*group);
         let mut nodes: Vec<NodeId> = wanted
             .iter()
@@ -136,7 +143,7 @@ fn spread_over_zones(
     room: &mut Room<'_>,
     moves: &mut BTreeMap<PlacementGroupId, Vec<NodeId>>,
 ) {
-    for group in image.groups().keys() {
+    for group in movable(image) {
         let now = image.replicas_wanted(*group);
         let better = now.iter().find_map(|from| {
             let kept: Vec<NodeId> = now.iter().copied().filter(|node| node != from).collect();
@@ -175,10 +182,7 @@ fn even_out(
             .into_iter()
             .take_while(|(load, _)| *load >= least + 2)
             .find_map(|(_, from)| {
-                let mut groups = image
-                    .groups()
-                    .keys()
-                    .filter(|group| !moves.contains_key(group));
+                let mut groups = movable(image).filter(|group| !moves.contains_key(group));
                 groups.find_map(|group| {
                     let now = image.replicas_wanted(*group);
                     if !now.contains(&from) || now.contains(&to) {
@@ -239,4 +243,16 @@ pub fn choose_replicas(
             Some(nodes)
         })
         .collect()
+}
+
+/// Replicas for one new group in the place of a lost one: where the least is; `None` when there are not so many brokers.
+#[must_use]
+pub fn choose_replicas_anew(image: &MetadataImage, copies: usize) -> Option<Vec<NodeId>> {
+    let room = Room::new(image);
+    let mut nodes = Vec::new();
+    while nodes.len() < copies {
+        nodes.push(room.next(&nodes)?);
+    }
+    nodes.sort_unstable();
+    Some(nodes)
 }

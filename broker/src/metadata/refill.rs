@@ -69,6 +69,8 @@ impl MetadataImage {
             return Err(RefillRefused::Draining);
         }
         let alone = self.groups.iter().filter(|(_, nodes)| **nodes == [node]);
+        // Of a lost one it has nothing.
+        let alone = alone.filter(|(group, _)| !self.is_lost(**group));
         let alone: Vec<_> = alone.map(|(group, _)| *group).collect();
         if alone.is_empty() {
             Ok(())

@@ -7,13 +7,16 @@ use tidelog_model::{NodeId, PlacementGroupId};
 /// Copies of a partition when a topic does not ask for a number: those of the groups that the cluster was founded with.
 #[must_use]
 pub fn copies_default(image: &MetadataImage) -> usize {
-    let first = image.groups().values().next();
+    // These have the slots, also where another group has taken the place of one.
+    let first = image.slot_group(0);
+    let first = first.and_then(|group| image.groups().get(&group));
+    let first = first.or_else(|| image.groups().values().next());
     first.map_or(1, Vec::len)
 }
 
 /// A placement group with `copies` replicas for each of `partitions` new partitions: always the group with the fewest, the lowest id on
 /// a tie. Afterwards the loads differ by at most what they differed before, and by at most one once that is filled up.
-/// Groups without a majority of live replicas are left out, unless all are: nobody would take the first append.
+/// Lost groups are left out; groups without a majority of live replicas are too, unless all are: nobody would take the first append.
 /// Empty when no group has so many replicas: such groups have to be created.
 #[must_use]
 pub fn choose_groups(
@@ -23,7 +26,7 @@ pub fn choose_groups(
 ) -> Vec<PlacementGroupId> {
     let has_copies = |group: &PlacementGroupId| {
         let replicas = image.groups().get(group);
-        replicas.is_some_and(|replicas| replicas.len() == copies)
+        replicas.is_some_and(|replicas| replicas.len() == copies) && !image.is_lost(*group)
     };
     let mut all = image.group_loads();
     all.retain(|group, _| has_copies(group));
@@ -58,7 +61,8 @@ pub fn choose_groups_on(
     for nodes in wanted {
         let fitting = loads
             .iter_mut()
-            .filter(|(group, _)| image.groups().get(group) == Some(nodes));
+            .filter(|(group, _)| image.groups().get(group) == Some(nodes))
+            .filter(|(group, _)| !image.is_lost(**group));
         let Some((group, load)) = fitting.min_by_key(|(group, load)| (**load, **group)) else {
             return Err(nodes.clone());
         };
@@ -71,8 +75,7 @@ pub fn choose_groups_on(
 /// Whether more than half of the group's replicas live.
 fn has_majority(image: &MetadataImage, group: PlacementGroupId) -> bool {
     let replicas = image.groups().get(&group).map_or(&[][..], Vec::as_slice);
-    let live = replicas.iter().filter(|node| image.is_live(**node)).count();
-    2 * live > replicas.len()
+    image.majority_lives(replicas)
 }
 
 #[cfg(test)]

@@ -215,7 +215,7 @@ fn ask_members(peers: Option<&Arc<Peers>>, router: &Router) -> admin::AskMembers
         let (peers, router) = (peers.clone(), router.clone());
         async move {
             let Some(peers) = peers else {
-                return admin::Asked::default();
+                return Vec::new();
             };
             let others = router.image(|image| {
                 let members = image.members().keys().copied();
@@ -223,17 +223,18 @@ fn ask_members(peers: Option<&Arc<Peers>>, router: &Router) -> admin::AskMembers
                 live.collect()
             });
             let asked = peers.formation.ask_members(&peers.transport, others);
-            let (waiting, empty) = asked.await;
-            let shown = waiting.into_iter().map(|candidate| admin::WaitingBroker {
-                node: candidate.node(),
-                raft_node: candidate.raft_node(),
-                damaged: candidate.damaged.is_some(),
-                zone: candidate.zone,
-                peer: candidate.peer,
-                refused: candidate.refused,
-            });
-            let waiting = shown.collect();
-            admin::Asked { waiting, empty }
+            let shown = asked
+                .await
+                .into_iter()
+                .map(|candidate| admin::WaitingBroker {
+                    node: candidate.node(),
+                    raft_node: candidate.raft_node(),
+                    damaged: candidate.damaged.is_some(),
+                    zone: candidate.zone,
+                    peer: candidate.peer,
+                    refused: candidate.refused,
+                });
+            shown.collect()
         }
         .boxed()
     })

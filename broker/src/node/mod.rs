@@ -11,6 +11,7 @@ mod groups;
 mod identity;
 mod leaders;
 mod listeners;
+mod lost;
 mod members;
 mod peers;
 mod refill;

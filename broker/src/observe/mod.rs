@@ -204,7 +204,7 @@ impl Gauges {
         );
         registry.register(
             "groups_lost",
-            "Placement groups that had their only replica here, on a disk that is gone",
+            "Placement groups with a replica here that are lost: most of their copies are gone with their disks",
             g.groups_lost.clone(),
         );
     }

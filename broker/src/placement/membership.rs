@@ -218,6 +218,15 @@ impl<M: StateMachine> Group<M> {
         Ok(Some(MembershipStep::Changed))
     }
 
+    /// Whether this replica has never heard of the group: it waits to be taken in, with nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let metrics = self.core.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let mut known = metrics.membership_config.membership().nodes();
+        known.next().is_none() && self.applied().borrow().is_none()
+    }
+
     /// Whether this replica's Raft core takes part as a voter or a learner of a group that exists.
     #[must_use]
     pub fn is_taken_in(&self) -> bool {

@@ -299,38 +299,29 @@ impl Router {
         safe.map(|group| group.id()).collect()
     }
 
-    /// Groups that this broker is a holder of, while its replica is empty and waits to be taken in: what it held before is gone with its disk.
+    /// Groups that this broker leads, as it knows for certain now.
     #[must_use]
-    pub fn empty_groups(&self) -> Vec<PlacementGroupId> {
-        let empty = self
+    pub fn led_groups(&self) -> Vec<PlacementGroupId> {
+        let led = self
             .data_groups()
-            .filter(|group| !group.group().is_taken_in());
-        let empty: Vec<PlacementGroupId> = empty.map(|group| group.id()).collect();
-        self.image(|image| {
-            let held = |group: &PlacementGroupId| {
-                let holders = image.groups().get(group);
-                holders.is_some_and(|nodes| nodes.contains(&self.node()))
-            };
-            empty.into_iter().filter(held).collect()
-        })
+            .filter(|group| group.group().serving_term().is_some());
+        led.map(|group| group.id()).collect()
     }
 
-    /// Those of them that nobody else holds: they have no replica left. With the names of their partitions.
+    /// Groups of which this broker's replica is empty: it waits to be taken in.
+    #[must_use]
+    pub fn empty_groups(&self) -> Vec<PlacementGroupId> {
+        let empty = self.data_groups().filter(|group| group.group().is_empty());
+        empty.map(|group| group.id()).collect()
+    }
+
+    /// Lost groups of which this broker holds a replica, with the names of their partitions.
     #[must_use]
     pub fn lost_groups(&self) -> BTreeMap<PlacementGroupId, Vec<String>> {
-        let empty = self.empty_groups();
-        if empty.is_empty() {
-            return BTreeMap::new();
-        }
         self.image(|image| {
-            let alone = |group: &PlacementGroupId| {
-                image
-                    .groups()
-                    .get(group)
-                    .is_some_and(|nodes| nodes.len() == 1)
-            };
-            let lost = empty.into_iter().filter(alone);
-            lost.map(|group| (group, partition_names(image, group)))
+            let lost = image.lost().keys().copied();
+            let held = lost.filter(|group| image.holds(*group, self.node()));
+            held.map(|group| (group, image.partition_names(group)))
                 .collect()
         })
     }
@@ -371,18 +362,6 @@ impl Router {
     pub async fn metadata_barrier(&self) -> Result<(), ProposeError> {
         self.inner.metadata.barrier().await
     }
-}
-
-/// The partitions of a group for people: `topic-0`, in the order of their names.
-#[must_use]
-pub fn partition_names(image: &MetadataImage, group: PlacementGroupId) -> Vec<String> {
-    let partitions = image.partitions_of(group);
-    let mut names: Vec<_> = partitions
-        .map(|(id, topic)| (topic.name.as_str(), id.index.get()))
-        .collect();
-    names.sort_unstable();
-    let name = |(topic, index): (&str, i32)| format!("{topic}-{index}");
-    names.into_iter().map(name).collect()
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ const EFFECT_WITHIN: Duration = Duration::from_secs(2);
 const AGAIN_PAUSE: Duration = Duration::from_millis(200);
 
 /// How often groups for another number of copies are planned anew because another broker was faster. Each time that one has made some: there are
-/// only so many numbers of copies.
+/// only so many numbers of copies. And how often a topic is placed anew because a group was lost meanwhile.
 const GROUPS_TRIES: usize = 8;
 
 /// A topic to create.
@@ -82,7 +82,9 @@ pub enum TopicError {
 
 fn no_such(image: &MetadataImage, wanted: &[NodeId]) -> TopicError {
     let ids = |nodes: &[NodeId]| nodes.iter().map(|node| node.get()).collect::<Vec<i32>>();
-    let there: BTreeSet<Vec<i32>> = image.groups().values().map(|nodes| ids(nodes)).collect();
+    let groups = image.groups().iter();
+    let groups = groups.filter(|(group, _)| !image.is_lost(**group));
+    let there: BTreeSet<Vec<i32>> = groups.map(|(_, nodes)| ids(nodes)).collect();
     TopicError::NoSuchReplicas {
         wanted: ids(wanted),
         there: there.into_iter().collect(),
@@ -117,14 +119,24 @@ impl Router {
         deadline: Instant,
     ) -> Result<TopicId, TopicError> {
         let id = TopicId::new(self.inner.metadata.random.uuid());
-        let partitions = self.place(&topic, deadline).await?;
-        let command = MetadataCommand::CreateTopic {
-            id,
-            name: topic.name.clone(),
-            partitions: partitions.clone(),
-            configs: topic.configs,
+        let mut tries = 0;
+        let (partitions, outcome) = loop {
+            let partitions = self.place(&topic, deadline).await?;
+            let command = MetadataCommand::CreateTopic {
+                id,
+                name: topic.name.clone(),
+                partitions: partitions.clone(),
+                configs: topic.configs.clone(),
+            };
+            let outcome = self.propose_creation(&command, deadline).await?;
+            // One of the groups was lost meanwhile.
+            let again = matches!(outcome, MetadataOutcome::Refused(Refusal::Outdated));
+            if !again || tries >= GROUPS_TRIES {
+                break (partitions, outcome);
+            }
+            tries += 1;
         };
-        match self.propose_creation(&command, deadline).await? {
+        match outcome {
             MetadataOutcome::TopicCreated(_) => {}
             // By an earlier try, whose answer was lost.
             MetadataOutcome::Refused(Refusal::TopicExists(_))

@@ -318,10 +318,41 @@ fn left(members: &Members, broker: i32) -> Result<Option<String>, Failure> {
         )));
     }
     let holds = |group: &&MemberGroup| group.group != 0 && group.replicas.contains(&broker);
-    let count = members.groups.iter().filter(holds).count();
+    let held: Vec<_> = members.groups.iter().filter(holds).collect();
+    let lost = held.iter().flat_map(|group| group.lost.iter().flatten());
+    let lost: Vec<&str> = lost.map(String::as_str).collect();
+    if !lost.is_empty() {
+        return Err(Failure::Failed(format!(
+            "broker {broker} cannot go: most copies of {} are gone with their disks, and nobody could take over what it holds. Start the brokers with the \
+             disks that they had, if these are found; or delete these topics: it goes on then. `--cancel` keeps the broker",
+            shown(&lost)
+        )));
+    }
+    let leaderless = held.iter().filter(|group| group.leader.is_none());
+    let leaderless: Vec<_> = leaderless.map(|group| group.group.to_string()).collect();
+    let leaderless: Vec<&str> = leaderless.iter().map(String::as_str).collect();
+    let waits = if leaderless.is_empty() {
+        String::new()
+    } else {
+        format!(
+            "; no leader is there to move the groups {}: are the brokers up that hold them?",
+            shown(&leaderless)
+        )
+    };
     Ok(Some(format!(
-        "broker {broker} still holds {count} replicas"
+        "broker {broker} still holds {} replicas{waits}",
+        held.len()
     )))
+}
+
+/// Names for people: all, or the first of many.
+fn shown(names: &[&str]) -> String {
+    const SHOWN: usize = 20;
+    let first = names.iter().take(SHOWN).copied().collect::<Vec<_>>();
+    match names.len().saturating_sub(SHOWN) {
+        0 => first.join(", "),
+        more => format!("{} and {more} others", first.join(", ")),
+    }
 }
 
 /// What is missing until leadership is spread evenly: for every number of copies the brokers lead the same number of groups, give or take one.
@@ -431,22 +462,13 @@ fn refused(at: &WaitingBroker) -> Option<String> {
 
 /// A line about a group whose replicas are gone.
 fn lost(at: &MemberGroup) -> Option<String> {
-    const SHOWN: usize = 20;
-    let partitions = at.lost.as_ref()?;
-    let mut names = partitions
-        .iter()
-        .take(SHOWN)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join(", ");
-    if partitions.len() > SHOWN {
-        names.push_str(&format!(" and {} others", partitions.len() - SHOWN));
-    }
+    let partitions = at.lost.as_ref()?.iter();
+    let mut names = shown(&partitions.map(String::as_str).collect::<Vec<_>>());
     if names.is_empty() {
         names.push_str("no partition");
     }
     Some(format!(
-        "group {} has lost its replicas with their disks, nobody can append to or read: {names}\n",
+        "group {} has lost its replicas, or most of them, with their disks, nobody can append to or read: {names}\n",
         at.group
     ))
 }
@@ -497,6 +519,29 @@ mod tests {
         assert!(lost(&at).unwrap().ends_with("t-19 and 10 others\n"));
         at.lost = Some(Vec::new());
         assert!(lost(&at).unwrap().ends_with("no partition\n"));
+    }
+
+    /// Proves that a drain that cannot end because of a lost group fails with its partitions, and that one that waits for a leader says so.
+    #[test]
+    fn drains_that_cannot_go_on_say_why() {
+        let mut now = members();
+        now.brokers[0].draining = true;
+        let says = |now: &Members| left(now, 1);
+        let text = says(&now).unwrap().unwrap();
+        assert_eq!(text, "broker 1 still holds 1 replicas");
+        now.groups[0].leader = None;
+        let text = says(&now).unwrap().unwrap();
+        assert!(
+            text.contains("no leader is there to move the groups 1:"),
+            "{text}"
+        );
+        now.groups[0].lost = Some(Vec::new());
+        assert!(says(&now).is_ok(), "it is replaced by itself");
+        now.groups[0].lost = Some(vec!["t-0".to_owned()]);
+        let Err(Failure::Failed(text)) = says(&now) else {
+            panic!("it waits");
+        };
+        assert!(text.contains("most copies of t-0 are gone"), "{text}");
     }
 
     /// Proves that a member which has never come is told from one that fell silent.

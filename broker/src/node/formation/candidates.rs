@@ -36,6 +36,9 @@ struct Question {
     /// The caller wants to know who waits to be taken in.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     waiting: bool,
+    /// The caller wants to know which groups are led here, and which replicas here are empty.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    groups: bool,
     /// The caller's disk is damaged: it was this Raft node, and wants to be the one of its handshake.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     damaged: Option<u64>,
@@ -51,6 +54,7 @@ impl Question {
             zone: zone.to_owned(),
             peer: peer.to_owned(),
             waiting: false,
+            groups: false,
             damaged: None,
             without: None,
         }
@@ -61,6 +65,14 @@ impl Question {
 pub(super) fn question_of_member(waiting: bool) -> Bytes {
     bytes(&Question {
         waiting,
+        ..Question::new("", "")
+    })
+}
+
+/// The bytes of a question for the groups that are led there, and those whose replica there is empty.
+pub(super) fn question_of_groups() -> Bytes {
+    bytes(&Question {
+        groups: true,
         ..Question::new("", "")
     })
 }
@@ -88,6 +100,11 @@ fn bytes(question: &Question) -> Bytes {
 /// Whether the question is also who waits to be taken in.
 pub(super) fn wants_waiting(request: &[u8]) -> bool {
     read(request).is_some_and(|question| question.waiting)
+}
+
+/// Whether the question is also which groups are led, and which replicas are empty.
+pub(super) fn wants_groups(request: &[u8]) -> bool {
+    read(request).is_some_and(|question| question.groups)
 }
 
 /// The Raft node without which groups shall be safe, if that is the question.

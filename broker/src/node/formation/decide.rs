@@ -31,9 +31,12 @@ pub(super) struct Told {
     /// Who has asked this one lately to be taken in; only if that is asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) waiting: Vec<Candidate>,
-    /// Groups whose replica at this one is empty though it is a holder; only if `waiting` is asked for.
+    /// Groups whose replica at this one is empty; only if `groups` is asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) empty: Vec<u32>,
+    /// Groups that this one leads; only if `groups` is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) led: Vec<u32>,
     /// Groups that this one leads and that need the Raft node that was asked about not; only if that is asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) safe: Vec<u32>,
@@ -156,6 +159,7 @@ mod tests {
             left: false,
             waiting: Vec::new(),
             empty: Vec::new(),
+            led: Vec::new(),
             safe: Vec::new(),
             refused: None,
         }

@@ -40,6 +40,17 @@ pub(super) use candidates::Candidate;
 pub(super) use record::{Founding, MemberRecord};
 pub(super) use standing::StandingWatch;
 
+/// What a member says of its replicas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ReplicasTold {
+    pub(super) node: NodeId,
+    pub(super) raft_node: RaftNodeId,
+    /// Groups that it leads.
+    pub(super) led: BTreeSet<PlacementGroupId>,
+    /// Groups of which its replica is empty.
+    pub(super) empty: BTreeSet<PlacementGroupId>,
+}
+
 /// How long one seed may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// How long one member may take to say who waits: an operator does.
@@ -78,6 +89,7 @@ impl Formation {
             left: false,
             waiting: Vec::new(),
             empty: Vec::new(),
+            led: Vec::new(),
             safe: Vec::new(),
             refused: None,
         };
@@ -104,31 +116,50 @@ impl Formation {
         let _ = self.router.set(router.clone());
     }
 
-    /// Brokers that have asked any of `others`, or this one, lately to be taken in, and are not yet: by id, then Raft node. And how many holders of
-    /// each group have an empty replica.
+    /// Brokers that have asked any of `others`, or this one, lately to be taken in, and are not yet: by id, then Raft node.
     pub(super) async fn ask_members(
         &self,
         transport: &PeerTransport,
         others: Vec<NodeId>,
-    ) -> (Vec<Candidate>, BTreeMap<PlacementGroupId, usize>) {
+    ) -> Vec<Candidate> {
         let request = candidates::question_of_member(true);
         let told = self.ask_these(transport, others, request).await;
         let mut asked = self.candidates.lately();
-        let mut empty: BTreeMap<PlacementGroupId, usize> = BTreeMap::new();
-        let mut note = |groups: Vec<u32>| {
-            for group in groups {
-                *empty.entry(PlacementGroupId::new(group)).or_default() += 1;
-            }
-        };
-        note(self.empty());
-        for told in told {
-            asked.extend(told.waiting);
-            note(told.empty);
-        }
+        asked.extend(told.into_iter().flat_map(|told| told.waiting));
         // One of them leads metadata, and knows why.
         asked.sort_by_key(|one| (one.broker_id, one.raft_node_id, one.refused.is_none()));
         asked.dedup_by_key(|one| (one.broker_id, one.raft_node_id));
-        (self.keep_strangers(asked), empty)
+        self.keep_strangers(asked)
+    }
+
+    /// What `others`, and this broker, say of their replicas: each under the Raft node that it is.
+    pub(super) async fn ask_groups(
+        &self,
+        transport: &PeerTransport,
+        others: Vec<NodeId>,
+    ) -> Vec<ReplicasTold> {
+        let request = candidates::question_of_groups();
+        let mut told = self.ask_these(transport, others, request).await;
+        let mut own = self.told.lock().clone();
+        self.tell_groups(&mut own);
+        told.push(own);
+        let groups = |ids: Vec<u32>| ids.into_iter().map(PlacementGroupId::new).collect();
+        let one = |told: Told| ReplicasTold {
+            node: NodeId::new(told.broker_id),
+            raft_node: RaftNodeId::new(told.raft_node_id),
+            led: groups(told.led),
+            empty: groups(told.empty),
+        };
+        told.into_iter().map(one).collect()
+    }
+
+    fn tell_groups(&self, told: &mut Told) {
+        let Some(router) = self.router.get() else {
+            return;
+        };
+        let ids = |groups: Vec<PlacementGroupId>| groups.into_iter().map(PlacementGroupId::get);
+        told.led = ids(router.led_groups()).collect();
+        told.empty = ids(router.empty_groups()).collect();
     }
 
     async fn ask_these(
@@ -197,12 +228,6 @@ impl Formation {
         self.candidates.refuse(who, refused);
     }
 
-    fn empty(&self) -> Vec<u32> {
-        let empty = self.router.get().map(Router::empty_groups);
-        let empty = empty.into_iter().flatten();
-        empty.map(PlacementGroupId::get).collect()
-    }
-
     fn keep_strangers(&self, mut asked: Vec<Candidate>) -> Vec<Candidate> {
         let members = self.book.members().unwrap_or_default().1;
         asked.retain(|one| {
@@ -246,7 +271,9 @@ impl CallService for Formation {
         answer.left = left;
         if candidates::wants_waiting(&request) {
             answer.waiting = self.keep_strangers(self.candidates.lately());
-            answer.empty = self.empty();
+        }
+        if candidates::wants_groups(&request) {
+            self.tell_groups(&mut answer);
         }
         if let Some(gone) = candidates::wants_without(&request) {
             answer.safe = self.safe_without(gone);
@@ -456,6 +483,7 @@ mod tests {
             left: false,
             waiting: Vec::new(),
             empty: Vec::new(),
+            led: Vec::new(),
             safe: Vec::new(),
             refused: None,
         };

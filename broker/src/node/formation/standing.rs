@@ -170,6 +170,7 @@ mod tests {
             left: false,
             waiting: Vec::new(),
             empty: Vec::new(),
+            led: Vec::new(),
             safe: Vec::new(),
             refused: None,
         }

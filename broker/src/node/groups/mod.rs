@@ -16,6 +16,7 @@ use super::error::{Ended, StartError};
 use super::formation::StandingWatch;
 use super::identity::Identity;
 use super::leaders::{self, hand_over};
+use super::lost;
 use super::members;
 use super::peers::{Peers, SERVICE_METADATA};
 use super::refill::admit_damaged;
@@ -169,6 +170,7 @@ async fn begin(
         leaders::spread(metadata_id, metadata, metadata, parts.identity, tasks);
         members::plan(client, tasks);
         admit_damaged(peers, client, tasks);
+        lost::watch(peers, client, &router, tasks);
         client.watch_brokers(tasks);
     }
     host.start_all().await?;

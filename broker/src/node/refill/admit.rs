@@ -62,6 +62,12 @@ fn decide(
     image.check_refill(node, damaged)?;
     let held = image.groups().keys().copied();
     let held = held.filter(|group| image.holds(*group, node));
+    // Of a lost group nobody is safe; whose replica of it is empty has nothing to give up.
+    let empty = |group: &PlacementGroupId| {
+        let left = image.lost().get(group);
+        left.is_some_and(|left| !left.contains(&node))
+    };
+    let held = held.filter(|group| !empty(group));
     let all = std::iter::once(PlacementGroupId::METADATA).chain(held);
     let missing: Vec<_> = all.filter(|group| !safe.contains(group)).collect();
     if missing.is_empty() {

@@ -126,7 +126,7 @@ async fn a_lost_disk_is_replaced_by_one_command() {
 }
 
 /// A broker that is not a member and names broker `seed` alone, on ports of its own.
-fn start_at(
+pub(super) fn start_at(
     three: &mut Three,
     id: i32,
     dir: &str,
