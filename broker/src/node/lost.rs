@@ -77,8 +77,12 @@ fn look(image: &MetadataImage, seen: &Seen) -> Found {
             (true, true) => {
                 all.found.insert(*group);
             }
-            (true, false) if !image.has_partitions(*group) && left().is_some() => {
-                all.unused.insert(*group);
+            // Offsets of consumer groups that one copy still has are not given up: who starts anew at the end would skip records.
+            (true, false) if !image.has_partitions(*group) => {
+                let offsets = image.has_slots(*group);
+                if left().is_some_and(|left| left.is_empty() || !offsets) {
+                    all.unused.insert(*group);
+                }
             }
             (false, false) => {
                 if let Some(left) = left() {
@@ -356,6 +360,33 @@ mod tests {
         );
         admit(&mut used, 2, 21);
         assert_eq!(found(&used, &empty), Found::default());
+    }
+
+    /// Proves that a lost group with offsets of consumer groups is not replaced while a broker has a copy of them, and is when that one leaves.
+    #[test]
+    fn offsets_that_one_copy_has_are_kept() {
+        let mut image = image();
+        let told = [told(1, 10, &[], &[1]), told(3, 30, &[], &[1])];
+        let left = vec![NodeId::new(2)];
+        let checked = image.last().index;
+        let groups = BTreeMap::from([(group(1), left)]);
+        change(&mut image, MetadataCommand::LoseGroups { groups, checked });
+        assert!(image.is_lost(group(1)));
+        assert_eq!(found(&image, &told).unused, BTreeSet::new());
+        let node = NodeId::new(2);
+        change(
+            &mut image,
+            MetadataCommand::SetDraining {
+                node,
+                draining: true,
+            },
+        );
+        assert_eq!(found(&image, &told).unused, BTreeSet::new(), "it lives");
+        change(
+            &mut image,
+            MetadataCommand::SetBrokerFence { node, fenced: true },
+        );
+        assert_eq!(found(&image, &told).unused, BTreeSet::from([group(1)]));
     }
 
     /// Proves that a silent broker that leaves gives up groups in which there is nothing, and no other ones.
