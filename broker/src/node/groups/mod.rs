@@ -170,7 +170,7 @@ async fn begin(
         leaders::spread(metadata_id, metadata, metadata, parts.identity, tasks);
         members::plan(client, tasks);
         admit_damaged(peers, client, tasks);
-        lost::watch(peers, client, &router, tasks);
+        lost::watch(peers, client, router, tasks);
         client.watch_brokers(tasks);
     }
     host.start_all().await?;
