@@ -58,6 +58,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
     // What judges the broker shares no code with it; what drives it is a client.
     ("tests/check", &[]),
+    // The world does not know what runs in it.
+    ("tests/world", &["tidelog-env", "tidelog-tiering"]),
     (
         "tests/cluster",
         &[

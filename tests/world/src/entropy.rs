@@ -1,0 +1,5 @@
+//! The process's randomness, from the seed.
+//!
+//! Owns: (in the making).
+//! Not here: when a fault is made (`tests/sim`).
+//! Spec: docs/simulation.md

@@ -1,0 +1,5 @@
+//! Hosts and their time.
+//!
+//! Owns: (in the making).
+//! Not here: when a fault is made (`tests/sim`).
+//! Spec: docs/simulation.md
