@@ -1,5 +1,0 @@
-//! Hosts and their time.
-//!
-//! Owns: (in the making).
-//! Not here: when a fault is made (`tests/sim`).
-//! Spec: docs/simulation.md
