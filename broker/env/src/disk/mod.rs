@@ -9,12 +9,13 @@
 mod memory;
 mod real;
 
-pub use memory::{Fault, MemoryDisk, SyncHold};
+pub use memory::{Fault, FaultSource, Loss, MemoryDisk, OperationKind, SyncHold};
 pub use real::RealDisk;
 
 use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +74,11 @@ pub trait Disk: Send + Sync + 'static {
     }
     /// Room on the file system of `dir`.
     fn space(&self, dir: &Path) -> io::Result<DiskSpace>;
+    /// How long the next write with its sync is to take. A real disk takes its time by itself and says zero; on a simulated one
+    /// calls return at once, and who writes from an async task waits this long before it. Asking draws anew.
+    fn delay(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// An open file. Calls may run at the same time from several threads.

@@ -1,6 +1,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use super::*;
+use std::collections::BTreeSet;
+use std::io::IoSlice;
 
 const DIR: &str = "/d";
 
@@ -117,7 +119,7 @@ fn real_and_memory_disks_agree() {
     for (disk, root) in [
         (MemoryDisk::new().shared(), PathBuf::from("/x")),
         (
-            super::super::RealDisk::shared(),
+            crate::disk::RealDisk::shared(),
             temporary.path().to_path_buf(),
         ),
     ] {

@@ -1,5 +1,0 @@
-//! Disks that fail, slow down, rot, and forget.
-//!
-//! Owns: (in the making).
-//! Not here: when a fault is made (`tests/sim`).
-//! Spec: docs/simulation.md
