@@ -3,76 +3,23 @@
 //! Owns: [`FaultyStore`]: the faults of real stores and networks, each on the call it is asked for.
 //! Not here: faults at random (a simulation draws them and injects them here).
 
+pub use super::fault::{Call, Fault, RequestFailed};
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
-    ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
-    Result, UploadPart,
+    CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    UploadPart,
 };
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::watch;
-
-/// Which calls a fault is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Call {
-    /// A plain put.
-    Put,
-    /// A put-if-absent.
-    PutIfAbsent,
-    /// The beginning of a multipart upload.
-    MultipartBegin,
-    /// One part.
-    MultipartPart,
-    /// The end of a multipart upload.
-    MultipartComplete,
-    /// Giving a multipart upload up.
-    MultipartAbort,
-    /// A read of an object or of a range.
-    Get,
-    /// A read of an object's length and time.
-    Head,
-    /// A listing.
-    List,
-    /// A deletion.
-    Delete,
-}
-
-/// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Nothing: this call goes well.
-    None,
-    /// The call is performed, the reply is an error of the connection.
-    LoseReply,
-    /// The call is performed, no reply ever comes.
-    LoseReplyAndHang,
-    /// The call is not performed: 503.
-    Unavailable,
-    /// The call is not performed, no reply ever comes.
-    BlackHole,
-    /// The call is not performed: 403.
-    Refuse,
-    /// The call is performed after this long.
-    Slow(Duration),
-    /// The call is performed once [`FaultyStore::heal`] is called.
-    UntilHealed,
-    /// A get brings this many bytes too few.
-    ShortBody(usize),
-    /// A get brings as many bytes as asked, from this many bytes further on.
-    WrongRange(u64),
-    /// A get brings this byte (modulo the length) with its lowest bit flipped.
-    FlipBit(usize),
-    /// A put-if-absent overwrites; a listing shows nothing.
-    Lie,
-}
 
 #[derive(Default)]
 struct Plan {
@@ -155,52 +102,13 @@ impl FaultyStore {
                 .unwrap_or(Fault::None)
         };
         match fault {
-            Fault::Unavailable => Err(generic("503 Slow Down")),
-            Fault::BlackHole => std::future::pending().await,
-            Fault::Refuse => Err(Error::PermissionDenied {
-                path: String::new(),
-                source: "403 Forbidden, by the test".into(),
-            }),
-            Fault::Slow(delay) => {
-                tokio::time::sleep(delay).await;
-                Ok(fault)
-            }
             Fault::UntilHealed => {
                 // The sender lives as long as this store does.
                 let _ = healed.changed().await;
-                Ok(fault)
             }
-            _ => Ok(fault),
+            _ => fault.before().await?,
         }
-    }
-}
-
-fn generic(text: &'static str) -> Error {
-    Error::Generic {
-        store: "faulty",
-        source: text.into(),
-    }
-}
-
-/// Meets the faults that come after the call was performed.
-async fn after<T>(fault: Fault, done: Result<T>) -> Result<T> {
-    match fault {
-        Fault::LoseReply => Err(generic("connection reset while waiting for the reply")),
-        Fault::LoseReplyAndHang => std::future::pending().await,
-        _ => done,
-    }
-}
-
-fn spoil(fault: Fault, bytes: Bytes) -> Bytes {
-    match fault {
-        Fault::ShortBody(missing) => bytes.slice(..bytes.len().saturating_sub(missing)),
-        Fault::FlipBit(at) if !bytes.is_empty() => {
-            let mut copy = bytes.to_vec();
-            let at = at % copy.len();
-            copy[at] ^= 1;
-            Bytes::from(copy)
-        }
-        _ => bytes,
+        Ok(fault)
     }
 }
 
@@ -227,7 +135,9 @@ impl ObjectStore for FaultyStore {
             },
             _ => options,
         };
-        after(fault, self.inner.put_opts(location, payload, options).await).await
+        fault
+            .after(self.inner.put_opts(location, payload, options).await)
+            .await
     }
 
     async fn put_multipart_opts(
@@ -236,11 +146,9 @@ impl ObjectStore for FaultyStore {
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
         let fault = self.before(Call::MultipartBegin).await?;
-        let inner = after(
-            fault,
-            self.inner.put_multipart_opts(location, options).await,
-        )
-        .await?;
+        let inner = fault
+            .after(self.inner.put_multipart_opts(location, options).await)
+            .await?;
         Ok(Box::new(FaultyUpload {
             inner,
             store: self.clone(),
@@ -252,7 +160,9 @@ impl ObjectStore for FaultyStore {
             .before(if options.head { Call::Head } else { Call::Get })
             .await?;
         let head = options.head;
-        let mut found = after(fault, self.inner.get_opts(location, options).await).await?;
+        let mut found = fault
+            .after(self.inner.get_opts(location, options).await)
+            .await?;
         if !head && matches!(fault, Fault::ShortBody(_) | Fault::FlipBit(_)) {
             let (meta, range, attributes) = (
                 found.meta.clone(),
@@ -260,7 +170,7 @@ impl ObjectStore for FaultyStore {
                 found.attributes.clone(),
             );
             let extensions = found.extensions.clone();
-            let bytes = spoil(fault, found.bytes().await?);
+            let bytes = fault.spoil(found.bytes().await?);
             let payload = GetResultPayload::Stream(stream::once(async { Ok(bytes) }).boxed());
             found = GetResult {
                 payload,
@@ -282,8 +192,10 @@ impl ObjectStore for FaultyStore {
                 .collect(),
             _ => ranges.to_vec(),
         };
-        let found = after(fault, self.inner.get_ranges(location, &ranges).await).await?;
-        Ok(found.into_iter().map(|bytes| spoil(fault, bytes)).collect())
+        let found = fault
+            .after(self.inner.get_ranges(location, &ranges).await)
+            .await?;
+        Ok(found.into_iter().map(|bytes| fault.spoil(bytes)).collect())
     }
 
     fn delete_stream(
@@ -304,7 +216,7 @@ impl ObjectStore for FaultyStore {
                         .next()
                         .await
                         .unwrap_or(Ok(location));
-                    after(fault, done).await
+                    fault.after(done).await
                 }
             })
             .boxed()
@@ -324,7 +236,9 @@ impl ObjectStore for FaultyStore {
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let fault = self.before(Call::List).await?;
-        after(fault, self.inner.list_with_delimiter(prefix).await).await
+        fault
+            .after(self.inner.list_with_delimiter(prefix).await)
+            .await
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
@@ -341,7 +255,7 @@ impl FaultyStore {
         stream::once(async move {
             match this.before(Call::List).await {
                 Ok(Fault::Lie) => stream::empty().boxed(),
-                Ok(fault) => match after(fault, Ok(())).await {
+                Ok(fault) => match fault.after(Ok(())).await {
                     Ok(()) => inner,
                     Err(error) => stream::once(async { Err(error) }).boxed(),
                 },
@@ -366,17 +280,17 @@ impl MultipartUpload for FaultyUpload {
         let store = self.store.clone();
         Box::pin(async move {
             let fault = store.before(Call::MultipartPart).await?;
-            after(fault, part.await).await
+            fault.after(part.await).await
         })
     }
 
     async fn complete(&mut self) -> Result<PutResult> {
         let fault = self.store.before(Call::MultipartComplete).await?;
-        after(fault, self.inner.complete().await).await
+        fault.after(self.inner.complete().await).await
     }
 
     async fn abort(&mut self) -> Result<()> {
         let fault = self.store.before(Call::MultipartAbort).await?;
-        after(fault, self.inner.abort().await).await
+        fault.after(self.inner.abort().await).await
     }
 }

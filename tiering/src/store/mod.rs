@@ -8,6 +8,8 @@ pub mod contract;
 mod durable;
 mod error;
 #[cfg(any(test, feature = "test-support"))]
+mod fault;
+#[cfg(any(test, feature = "test-support"))]
 pub mod faulty;
 mod limits;
 mod multipart;
