@@ -87,9 +87,10 @@ pub(super) struct Target {
 }
 
 /// What a dialler hears.
-enum Answer<T> {
+enum Answer<T, R = Duration> {
     Yes(T),
-    Refused(Duration),
+    /// With the time when that is known.
+    Refused(R),
     /// Nothing: it tries again.
     Silence,
 }
@@ -172,15 +173,20 @@ impl State {
         Some(now + self.latency(from, to))
     }
 
-    fn listener_of(&self, target: Target) -> Option<ListenerId> {
+    /// Who listens there, and has room for one more.
+    fn room(&self, target: Target) -> Answer<ListenerId, ()> {
         let dialled = target.address;
         let takes = |bound: SocketAddr| {
             bound.port() == dialled.port()
                 && (bound.ip().is_unspecified() || bound.ip() == dialled.ip())
         };
-        let machine = self.machines.get(&target.host)?;
-        let mut listeners = machine.listeners.iter();
-        listeners.find_map(|(id, listener)| takes(listener.address).then_some(*id))
+        let machine = self.machines.get(&target.host);
+        let mut listeners = machine.iter().flat_map(|machine| machine.listeners.iter());
+        match listeners.find(|(_, listener)| takes(listener.address)) {
+            None => Answer::Refused(()),
+            Some((_, listener)) if listener.queue.len() >= BACKLOG => Answer::Silence,
+            Some((id, _)) => Answer::Yes(*id),
+        }
     }
 
     /// The SYN is there at `now`: when the answer is back.
@@ -188,16 +194,11 @@ impl State {
         if !self.is_open(from, target.host) {
             return Answer::Silence;
         }
-        let listener = self.listener_of(target);
-        let Some(back) = self.handshake_packet(target.host, from, now) else {
-            return Answer::Silence;
-        };
-        let machine = self.machines.get(&target.host);
-        let queue = listener.and_then(|id| machine.and_then(|machine| machine.listeners.get(&id)));
-        match queue {
-            None => Answer::Refused(back),
-            Some(listener) if listener.queue.len() >= BACKLOG => Answer::Silence,
-            Some(_) => Answer::Yes(back),
+        let room = self.room(target);
+        match (self.handshake_packet(target.host, from, now), room) {
+            (None, _) | (_, Answer::Silence) => Answer::Silence,
+            (Some(back), Answer::Refused(())) => Answer::Refused(back),
+            (Some(back), Answer::Yes(_)) => Answer::Yes(back),
         }
     }
 
@@ -206,8 +207,10 @@ impl State {
         if !self.is_open(target.host, from) {
             return Answer::Silence;
         }
-        let Some(listener) = self.listener_of(target) else {
-            return Answer::Refused(now);
+        let listener = match self.room(target) {
+            Answer::Yes(listener) => listener,
+            Answer::Refused(()) => return Answer::Refused(now),
+            Answer::Silence => return Answer::Silence,
         };
         let ready = now + self.latency(from, target.host);
         let dialler_ip = if target.address.ip().is_loopback() {
