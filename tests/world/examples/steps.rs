@@ -1,4 +1,4 @@
-//! What a step of an idle host costs: `cargo run --release -p tidelog-world --example steps`.
+//! What a step of an idle host costs: `cargo run --release -p tidelog-world --example steps`. Wall time: under load, divide the CPU time.
 //!
 //! Owns: the measurement.
 //! Not here: what hosts do (`tests/sim`).

@@ -258,6 +258,13 @@ impl Hosts {
         self.hosts[id.0].paused
     }
 
+    /// Whether its process was halted at a point of its code ([`HostTime::halt`]), and waits to be taken away.
+    #[must_use]
+    pub fn is_halted(&self, id: HostId) -> bool {
+        let host = &self.hosts[id.0];
+        host.process.is_some() && host.time.is_halted()
+    }
+
     /// How the last process ended, if it ended by itself and no other was started since.
     #[must_use]
     pub fn ended(&self, id: HostId) -> Option<&Ended> {
@@ -297,7 +304,11 @@ impl Hosts {
 
 impl Host {
     fn step(&mut self, start: Duration, end: Duration) {
-        let Some(process) = self.process.as_mut().filter(|_| !self.paused) else {
+        let Some(process) = self
+            .process
+            .as_mut()
+            .filter(|_| !self.paused && !self.time.is_halted())
+        else {
             return;
         };
         let jump = if std::mem::take(&mut self.behind) {

@@ -4,7 +4,7 @@
 //! Not here: which host runs when (`hosts`).
 //! Spec: docs/simulation.md
 
-use super::{Ended, HostContext, panics};
+use super::{Ended, HostContext, HostTime, panics};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,6 +17,7 @@ type Main = Pin<Box<dyn Future<Output = Result<(), String>>>>;
 
 pub(super) struct Process {
     runtime: Runtime,
+    time: HostTime,
     main: Option<Main>,
 }
 
@@ -35,9 +36,11 @@ impl Process {
             let _entered = runtime.enter();
             context.time.begin();
         }
+        let time = context.time.clone();
         let main: Main = Box::pin(async move { main(context).await });
         Ok(Self {
             runtime,
+            time,
             main: Some(main),
         })
     }
@@ -46,18 +49,26 @@ impl Process {
     /// `jump` before any of its code runs.
     pub(super) fn run(&mut self, jump: Option<Instant>, until: Instant) -> Option<Ended> {
         let main = self.main.as_mut()?;
+        let time = &self.time;
         let step = async {
             if let Some(to) = jump {
                 advance(to.saturating_duration_since(Instant::now())).await;
             }
             let mut end = pin!(sleep_until(until));
-            poll_fn(|context| match main.as_mut().poll(context) {
-                Poll::Ready(result) => Poll::Ready(Some(result)),
-                Poll::Pending => end.as_mut().poll(context).map(|()| None),
+            poll_fn(|context| {
+                if time.is_halted() {
+                    return Poll::Ready(None);
+                }
+                match main.as_mut().poll(context) {
+                    Poll::Ready(result) => Poll::Ready(Some(result)),
+                    Poll::Pending => end.as_mut().poll(context).map(|()| None),
+                }
             })
             .await
         };
         match catch_unwind(AssertUnwindSafe(|| self.runtime.block_on(step))) {
+            // What a halted process ends with is nobody's.
+            _ if self.time.is_halted() => None,
             Ok(None) => None,
             Ok(Some(result)) => Some(Ended::Returned(result)),
             Err(payload) => Some(Ended::Panicked(panics::text(payload.as_ref()))),

@@ -139,6 +139,31 @@ fn a_crash_and_a_restart() {
     assert_eq!(hosts.faults.counts().get("host.crash"), Some(&1));
 }
 
+/// Proves that a halted process is not stepped again, whatever it does afterwards in its step, until it is taken away; and that the next one is not halted.
+#[test]
+fn a_halt() {
+    let mut hosts = hosts(10);
+    let id = hosts.add("a");
+    hosts
+        .start(id, move |host| async move {
+            sleep(ms(25)).await;
+            host.time.halt();
+            Err("nobody hears this".to_owned())
+        })
+        .unwrap();
+    assert!(hosts.run_until(ms(100), |hosts| hosts.is_halted(id)));
+    assert_eq!((hosts.now(), hosts.ended(id)), (ms(30), None));
+    assert!(matches!(
+        hosts.start(id, |_| async { Ok(()) }),
+        Err(StartError::Running(_))
+    ));
+    hosts.run_for(ms(100));
+    assert!(hosts.is_halted(id) && hosts.crash(id) && !hosts.is_halted(id));
+    let seen = ticker(&mut hosts, id, 10);
+    hosts.run_for(ms(25));
+    assert_eq!(*seen.lock(), [140, 150]);
+}
+
 /// Proves that the end of main ends the process with its tasks, and that errors and panics are told; that a panic in a task is counted.
 #[test]
 fn ends_are_told() {

@@ -9,7 +9,7 @@
 
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tidelog_env::Clock;
 use tokio::time::Instant;
@@ -43,6 +43,7 @@ impl WorldTime {
 pub struct HostTime {
     world: WorldTime,
     line: Arc<Mutex<Line>>,
+    halted: Arc<AtomicBool>,
 }
 
 /// `own = own_at + (world - world_at) * (1 + ppm / 1e6)`, and where the running incarnation's runtime stands on it.
@@ -73,6 +74,7 @@ impl HostTime {
                 base_own: at,
                 running: false,
             })),
+            halted: Arc::default(),
         }
     }
 
@@ -104,6 +106,18 @@ impl HostTime {
             .unwrap_or_else(|| line.own_floor(self.world.now()))
     }
 
+    /// Stops the host's process here, from inside of it, as a crash at this point of the code would: from now on the world gives it nothing and takes
+    /// nothing from it. The caller must not go on. The process is not stepped again; [`super::Hosts::crash`] takes it away.
+    pub fn halt(&self) {
+        self.halted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the process was halted. What a host does to the world asks this.
+    #[must_use]
+    pub fn is_halted(&self) -> bool {
+        self.halted.load(Ordering::Relaxed)
+    }
+
     pub(super) fn set_rate(&self, ppm: i32) {
         let now = self.world.now();
         let mut line = self.line.lock();
@@ -119,6 +133,7 @@ impl HostTime {
 
     /// A new runtime begins now; called inside of it. Its timers count whole milliseconds, as do the ends of steps.
     pub(super) fn begin(&self) {
+        self.halted.store(false, Ordering::Relaxed);
         let now = self.world.now();
         let mut line = self.line.lock();
         line.base_own = whole_ms(line.own_floor(now));

@@ -162,7 +162,7 @@ impl State {
     /// When a packet of a handshake arrives. `None`: it does not.
     fn handshake_packet(&mut self, from: IpAddr, to: IpAddr, now: Duration) -> Option<Duration> {
         if !self.is_open(from, to) {
-            self.faults.count("net.cut_connect");
+            self.count_cut(from, to, "net.cut_connect");
             return None;
         }
         let loss_ppm = self.link_config(from, to).loss_ppm;
@@ -243,6 +243,7 @@ impl HostNetwork {
     /// Dials until somebody answers.
     pub(super) async fn dial(&self, host: &str, port: u16) -> io::Result<SimulatedStream> {
         let target = self.net.with(|state| state.resolve(self.ip, host, port))?;
+        self.sleep_until(self.time.now()).await;
         let mut pause = SYN_PAUSE;
         for _ in 0..SYN_COUNT {
             let again = self.time.now() + pause;
@@ -283,10 +284,13 @@ impl HostNetwork {
         }
     }
 
-    /// Until the host sees that time.
+    /// Until the host sees that time; for ever on a halted host.
     async fn sleep_until(&self, at: Duration) {
         while self.time.now() < at {
             tokio::time::sleep_until(self.time.instant_at(at)).await;
+        }
+        if self.time.is_halted() {
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -75,6 +75,9 @@ impl SimulatedListener {
 
     fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
         loop {
+            if self.network.time.is_halted() {
+                return Poll::Pending;
+            }
             let now = self.network.time.now();
             let host = self.network.ip;
             let next = self

@@ -96,6 +96,13 @@ impl State {
         is_open(&self.links, &self.machines, from, to)
     }
 
+    /// Counts a fault if it is the cut, not a dead machine, that holds a packet.
+    pub(super) fn count_cut(&self, from: IpAddr, to: IpAddr, kind: &'static str) {
+        if self.links.get(&(from, to)).is_some_and(|link| link.cut) {
+            self.faults.count(kind);
+        }
+    }
+
     pub(super) fn link_config(&self, from: IpAddr, to: IpAddr) -> LinkConfig {
         if from == to {
             return LinkConfig::LOOPBACK;
@@ -280,8 +287,7 @@ impl State {
             self.after.wake.extend(sender.reader.take());
         }
         if !forward {
-            self.faults.count("net.cut");
-            return;
+            return self.count_cut(from, to, "net.cut");
         }
         let mut reset = None;
         let link = self.links.entry((from, to)).or_default();

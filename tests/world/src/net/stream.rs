@@ -2,6 +2,7 @@
 //!
 //! Owns: waiting, and what dropping it means.
 //! Not here: what there is to read (`connection`), the way there (`state`).
+//! On a halted host nothing is ever ready: its process is as good as dead.
 //! Spec: docs/simulation.md
 
 use super::HostNetwork;
@@ -43,6 +44,9 @@ impl AsyncRead for SimulatedStream {
         let end = (this.id, this.side);
         let cooperative = ready!(tokio::task::coop::poll_proceed(context));
         loop {
+            if this.network.time.is_halted() {
+                return Poll::Pending;
+            }
             let now = this.network.time.now();
             let found = this
                 .network
@@ -78,6 +82,9 @@ impl AsyncWrite for SimulatedStream {
         let end = (this.id, this.side);
         let cooperative = ready!(tokio::task::coop::poll_proceed(context));
         loop {
+            if this.network.time.is_halted() {
+                return Poll::Pending;
+            }
             let now = this.network.time.now();
             let found = this
                 .network
@@ -104,6 +111,9 @@ impl AsyncWrite for SimulatedStream {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.network.time.is_halted() {
+            return Poll::Pending;
+        }
         let now = self.network.time.now();
         self.network
             .net

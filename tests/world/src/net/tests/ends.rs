@@ -63,6 +63,35 @@ fn a_crash_with_unread_bytes() {
     assert_eq!(ended.lock()[0], (ms(551), io::ErrorKind::ConnectionReset));
 }
 
+/// Proves that a process that was halted at a point of its code sends nothing from there on, although its tasks run to the end of the step.
+#[test]
+fn a_halted_process_is_silent() {
+    let mut world = World::with_tick(1, ms(50));
+    world.serve(|host, mut accepted| async move {
+        accepted.stream.read_u8().await.unwrap();
+        accepted.stream.write_u8(1).await.unwrap();
+        host.time.halt();
+        tokio::spawn(async move {
+            let _ = accepted.stream.write_u8(2).await;
+        });
+        tokio::time::sleep(MINUTE).await;
+    });
+    world.dial(|_, mut stream| async move {
+        stream.write_u8(1).await.unwrap();
+        assert_eq!(stream.read_u8().await.unwrap(), 1);
+        assert_eq!(fails(stream.read_u8()).await, io::ErrorKind::UnexpectedEof);
+    });
+    let b = world.b;
+    assert!(world.hosts.run_until(MINUTE, |hosts| hosts.is_halted(b)));
+    world.hosts.run_for(MINUTE);
+    assert!(
+        world.hosts.is_alive(world.a),
+        "its system still has the connection"
+    );
+    world.hosts.crash(world.b);
+    world.finish(world.a, MINUTE);
+}
+
 /// Proves that what no destructor closed is closed when the process is said to be dead: streams and listeners.
 #[test]
 fn what_leaks_is_closed() {
@@ -113,6 +142,11 @@ fn a_crashed_machine() {
     });
     world.finish(world.a, MINUTE);
     assert_eq!(world.count("net.machine_died"), 1);
+    assert_eq!(
+        world.count("net.cut") + world.count("net.cut_connect"),
+        0,
+        "a dead machine is no cut"
+    );
 }
 
 /// Proves that who waits for bytes of a machine that died hears nothing, and who sends gives up after five minutes.
