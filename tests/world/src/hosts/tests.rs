@@ -187,9 +187,8 @@ fn ends_are_told() {
         })
         .unwrap();
     hosts
-        .start(panics_too, |_| async {
-            let nothing: Option<()> = None;
-            nothing.expect("something");
+        .start(panics_too, |host| async move {
+            assert!(host.incarnation > 0, "something");
             Ok(())
         })
         .unwrap();
