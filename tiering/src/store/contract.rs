@@ -329,6 +329,12 @@ pub async fn lost_replies_are_resolved(subject: &Subject) -> Result<(), StoreErr
         );
         assert_eq!(store.get(&key).await?, "ours");
     }
+    // A read-back that ends early is no proof that somebody else was first.
+    faulty.inject(Call::PutIfAbsent, [Fault::LoseReply]);
+    faulty.inject(Call::Get, [Fault::ShortBody(1)]);
+    let key = key::snapshot(group, 4);
+    let cut = store.put_if_absent(&key, Bytes::from_static(b"ours"));
+    assert_eq!(cut.await?, PutOutcome::Created);
     // The read-back fails too, again and again: then the call must say that it may have happened.
     faulty.inject(Call::PutIfAbsent, [Fault::LoseReply]);
     faulty.inject_forever(Call::Head, Fault::Unavailable);

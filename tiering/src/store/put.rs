@@ -124,7 +124,15 @@ impl TierStore {
         let ranges = std::slice::from_ref(&whole);
         let read = async { Ok(self.raw().get_ranges(path, ranges).await?) };
         match within(self.limits().deadline(length), read).await {
-            Ok(kept) => Ok(Some(kept.first() == Some(bytes))),
+            Ok(kept) => {
+                let kept = kept.into_iter().next().unwrap_or_default();
+                if wide(kept.len()) == length {
+                    return Ok(Some(kept == *bytes));
+                }
+                // Cut short on the way: that says nothing of what the key holds.
+                let came = format!("{} of {length} bytes came", kept.len());
+                Err(Failure::Unclear(came))
+            }
             Err(Failure::NotFound) => Ok(None),
             Err(failure) => Err(failure),
         }

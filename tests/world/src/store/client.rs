@@ -57,35 +57,30 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn read(call: Call) -> Self {
+    pub(super) fn of(call: Call) -> Self {
         Self {
             call,
-            idempotent: true,
-            writes: false,
+            idempotent: !matches!(call, Call::PutIfAbsent | Call::Delete),
+            writes: !matches!(call, Call::Get | Call::Head | Call::List),
             bytes: 0,
         }
     }
 
-    pub(super) fn write(call: Call, idempotent: bool, bytes: usize) -> Self {
-        Self {
-            call,
-            idempotent,
-            writes: true,
-            bytes,
-        }
+    pub(super) fn with_bytes(self, bytes: usize) -> Self {
+        Self { bytes, ..self }
     }
 
     /// Whether the client sends it a second time.
-    fn again(&self, error: &Error) -> bool {
+    pub(super) fn again(&self, error: &Error) -> bool {
         let source = match error {
             Error::Generic { source, .. } => source,
             _ => return false,
         };
         match source.downcast_ref::<RequestFailed>() {
             Some(RequestFailed::Status(status)) => *status >= 500 || [408, 429].contains(status),
-            // Deletions have their errors one by one in the body; the client does not look at them.
-            Some(RequestFailed::ErrorBody) => self.call != Call::Delete,
-            Some(RequestFailed::NotConnected | RequestFailed::Closed) => true,
+            Some(
+                RequestFailed::ErrorBody | RequestFailed::NotConnected | RequestFailed::Closed,
+            ) => true,
             Some(RequestFailed::Reset) => self.idempotent,
             _ => false,
         }
@@ -234,7 +229,7 @@ impl SimClient {
             };
             Ok(objects.list(&prefix, &after, age_ms))
         };
-        let (page, _) = self.request(Request::read(Call::List), list).await?;
+        let (page, _) = self.request(Request::of(Call::List), list).await?;
         if page.stale {
             self.store.0.counts.count("store.stale-list");
         }
@@ -247,8 +242,7 @@ impl SimClient {
             objects.delete(&key);
             Ok(())
         };
-        self.request(Request::write(Call::Delete, false, 0), delete)
-            .await?;
+        self.request(Request::of(Call::Delete), delete).await?;
         Ok(location)
     }
 }
@@ -269,7 +263,11 @@ impl ObjectStore for SimClient {
         } else {
             Call::Put
         };
-        let request = Request::write(call, overwrites, bytes.len());
+        let request = Request {
+            // An update by tag is as little repeatable as a put if absent.
+            idempotent: overwrites,
+            ..Request::of(call).with_bytes(bytes.len())
+        };
         let counts = self.store.0.counts.clone();
         let put = move |objects: &mut Objects, hit| {
             if hit == Hit::IgnoredCondition && objects.contains(&key) {
@@ -288,7 +286,7 @@ impl ObjectStore for SimClient {
     ) -> Result<Box<dyn MultipartUpload>> {
         let key = location.to_string();
         let begin = move |objects: &mut Objects, _| Ok(objects.begin_upload(&key));
-        let request = Request::write(Call::MultipartBegin, true, 0);
+        let request = Request::of(Call::MultipartBegin);
         let (upload, _) = self.request(request, begin).await?;
         Ok(Box::new(SimUpload::new(self.clone(), upload)))
     }
@@ -298,7 +296,7 @@ impl ObjectStore for SimClient {
         let call = if options.head { Call::Head } else { Call::Get };
         let head = options.head;
         let get = move |objects: &mut Objects, _| objects.get(&key, &options);
-        let (found, hit) = self.request(Request::read(call), get).await?;
+        let (found, hit) = self.request(Request::of(call), get).await?;
         let (payload, transfer) = {
             let drawing = &mut *self.store.0.drawing.lock();
             let fault = match hit {
@@ -388,8 +386,7 @@ impl ObjectStore for SimClient {
         }
         let (from, to) = (from.to_string(), to.to_string());
         let copy = move |objects: &mut Objects, _| objects.copy(&from, &to);
-        self.request(Request::write(Call::Put, true, 0), copy)
-            .await?;
+        self.request(Request::of(Call::Put), copy).await?;
         Ok(())
     }
 }

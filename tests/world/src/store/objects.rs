@@ -4,12 +4,10 @@
 //! Not here: time passing, faults, errors of the connection.
 //! Spec: docs/simulation.md
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use object_store::path::Path;
 use object_store::{Error, GetOptions, ObjectMeta, PutMode, PutResult, Result};
-use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, VecDeque};
-use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::time::{Duration, UNIX_EPOCH};
 use tidelog_tiering::store::faulty::RequestFailed;
@@ -92,8 +90,8 @@ pub(super) struct Objects {
     map: BTreeMap<String, Object>,
     tags: u64,
     uploads: BTreeMap<u64, Upload>,
-    /// Length and hash of the content each key had last, also after it was deleted.
-    contents: BTreeMap<String, (usize, u64)>,
+    /// Length and checksum of the content each key had last, also after it was deleted.
+    contents: BTreeMap<String, (usize, u32)>,
     changes: VecDeque<Change>,
     pub(super) overwritten: Vec<Overwrite>,
     pub(super) deleted: Vec<Deletion>,
@@ -141,9 +139,7 @@ impl Objects {
     }
 
     fn store(&mut self, key: &str, bytes: Bytes) -> PutResult {
-        let mut hasher = DefaultHasher::new();
-        bytes.hash(&mut hasher);
-        let content = (bytes.len(), hasher.finish());
+        let content = (bytes.len(), crc32c::crc32c(&bytes));
         let before = self.contents.insert(key.to_owned(), content);
         if before.is_some_and(|before| before != content) {
             self.overwritten.push(Overwrite {
@@ -302,15 +298,13 @@ impl Objects {
         if parts.len() < count || too_small {
             return Err(RequestFailed::Status(400).error(&open.key));
         }
-        let whole = Bytes::from(
-            parts
-                .iter()
-                .flat_map(|part| part.iter().copied())
-                .collect::<Vec<u8>>(),
-        );
+        let mut whole = BytesMut::with_capacity(parts.iter().map(|part| part.len()).sum());
+        for part in parts {
+            whole.extend_from_slice(part);
+        }
         let key = open.key.clone();
         self.uploads.remove(&upload);
-        Ok(self.store(&key, whole))
+        Ok(self.store(&key, whole.freeze()))
     }
 
     pub(super) fn abort_upload(&mut self, upload: u64) -> Result<()> {

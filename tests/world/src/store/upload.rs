@@ -34,7 +34,7 @@ impl MultipartUpload for SimUpload {
         self.parts += 1;
         let bytes = Bytes::from(data);
         Box::pin(async move {
-            let request = Request::write(Call::MultipartPart, true, bytes.len());
+            let request = Request::of(Call::MultipartPart).with_bytes(bytes.len());
             let put =
                 move |objects: &mut Objects, _| objects.put_part(upload, number, bytes.clone());
             Ok(client.request(request, put).await?.0)
@@ -44,14 +44,14 @@ impl MultipartUpload for SimUpload {
     async fn complete(&mut self) -> Result<PutResult> {
         let (upload, parts) = (self.upload, self.parts);
         let complete = move |objects: &mut Objects, _| objects.complete_upload(upload, parts);
-        let request = Request::write(Call::MultipartComplete, true, 0);
+        let request = Request::of(Call::MultipartComplete);
         Ok(self.client.request(request, complete).await?.0)
     }
 
     async fn abort(&mut self) -> Result<()> {
         let upload = self.upload;
         let abort = move |objects: &mut Objects, _| objects.abort_upload(upload);
-        let request = Request::write(Call::MultipartAbort, false, 0);
+        let request = Request::of(Call::MultipartAbort);
         Ok(self.client.request(request, abort).await?.0)
     }
 }

@@ -13,6 +13,8 @@ use rand::rngs::StdRng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+static ZEROS: [u8; CHUNK] = [0; CHUNK];
+
 /// Bytes of a file; chunks that are not there are zeros. Bytes past the length are zeros too.
 #[derive(Clone, Default)]
 pub(super) struct Sparse {
@@ -47,7 +49,7 @@ impl Sparse {
             let piece = &bytes[range];
             match self.chunks.get_mut(&at) {
                 Some(chunk) => Arc::make_mut(chunk)[within].copy_from_slice(piece),
-                None if piece.iter().all(|byte| *byte == 0) => {}
+                None if *piece == ZEROS[..piece.len()] => {}
                 None => {
                     let mut chunk = [0; CHUNK];
                     chunk[within].copy_from_slice(piece);
@@ -150,15 +152,15 @@ impl Inode {
             self.current.set_length(self.current.length().max(position));
             return;
         }
-        let last = (position + bytes.len() - 1) / SECTOR;
-        for sector in position / SECTOR..=last {
-            let number = sector % SECTORS_PER_CHUNK;
-            let dirty = self.dirty.entry(sector / SECTORS_PER_CHUNK).or_default();
-            if dirty.sectors & (1 << number) == 0 {
-                dirty.sectors |= 1 << number;
-            } else {
-                dirty.older.push((number, self.current.sector(sector)));
+        for (at, _, within) in pieces(position, bytes.len()) {
+            let (first, last) = (within.start / SECTOR, (within.end - 1) / SECTOR);
+            let sectors = (u8::MAX << first) & (u8::MAX >> (SECTORS_PER_CHUNK - 1 - last));
+            let dirty = self.dirty.entry(at).or_default();
+            for sector in sectors_of(at, dirty.sectors & sectors) {
+                let content = self.current.sector(sector);
+                dirty.older.push((sector % SECTORS_PER_CHUNK, content));
             }
+            dirty.sectors |= sectors;
         }
         self.current.write(position, bytes);
     }

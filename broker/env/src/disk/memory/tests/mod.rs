@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod model;
+
 use super::*;
 use std::collections::BTreeSet;
 use std::io::IoSlice;
@@ -185,4 +187,103 @@ fn real_and_memory_disks_agree() {
         );
         assert!(disk.space(&dir).unwrap().available_bytes > 0);
     }
+}
+
+/// Proves that reserved room costs nothing, reads as zeros, counts as taken, and that a crash leaves any length of it.
+#[test]
+fn reserved_room_is_zeros_of_any_length() {
+    let mut lengths = BTreeSet::new();
+    for seed in 0..200 {
+        let disk = disk();
+        disk.set_capacity(10_000);
+        let file = disk.open(&path("a"), OpenMode::CreateNew).unwrap();
+        disk.sync_dir(Path::new(DIR)).unwrap();
+        let before = disk.operations();
+        file.reserve(8192).unwrap();
+        assert_eq!(disk.operations() - before, 1);
+        file.reserve(100).unwrap();
+        assert_eq!(disk.operations() - before, 1, "nothing to do");
+        let full = file.reserve(10_001).unwrap_err();
+        assert_eq!(full.kind(), ErrorKind::StorageFull);
+        assert_eq!(disk.space(Path::new(DIR)).unwrap().available_bytes, 1808);
+        assert_eq!(disk.contents(&path("a")).unwrap(), [0; 8192]);
+        if seed % 5 == 0 {
+            file.sync_data().unwrap();
+        }
+        disk.crash(seed);
+        let left = disk.contents(&path("a")).unwrap();
+        assert!(left.iter().all(|byte| *byte == 0));
+        if seed % 5 == 0 {
+            assert_eq!(left.len(), 8192);
+        }
+        lengths.insert(left.len());
+    }
+    assert!(lengths.len() > 10 && lengths.contains(&0) && lengths.contains(&8192));
+}
+
+/// Proves that what no name leads to any more is gone from the disk, but not before the removal is durable.
+#[test]
+fn removed_files_free_their_room() {
+    let disk = disk();
+    let dir = Path::new(DIR);
+    let used = || u64::MAX - disk.space(dir).unwrap().available_bytes;
+    for name in ["a", "b"] {
+        let file = disk.open(&path(name), OpenMode::CreateNew).unwrap();
+        write(file.as_ref(), &[1; 100], 0).unwrap();
+    }
+    disk.sync_dir(dir).unwrap();
+    disk.remove(&path("a")).unwrap();
+    assert_eq!(used(), 200, "it may come back");
+    disk.sync_dir(dir).unwrap();
+    assert_eq!(used(), 100);
+    let file = disk.open(&path("c"), OpenMode::CreateNew).unwrap();
+    write(file.as_ref(), &[1; 50], 0).unwrap();
+    disk.rename(&path("c"), &path("b")).unwrap();
+    assert_eq!(used(), 150);
+    disk.sync_dir(dir).unwrap();
+    assert_eq!(used(), 50);
+    disk.remove(&path("b")).unwrap();
+    disk.crash(1);
+    assert_eq!(used(), 0, "this crash kept the removal");
+}
+
+/// Proves that a planned fault may do a part of a write, misdirect one, or rot a bit, without any source of faults.
+#[test]
+fn planned_faults_of_writes() {
+    let disk = disk();
+    let file = disk.open(&path("a"), OpenMode::CreateNew).unwrap();
+    write(file.as_ref(), &[1; 2 * SECTOR], 0).unwrap();
+    file.sync_data().unwrap();
+    disk.fail_at(disk.operations(), Fault::EioAfter(100));
+    assert!(
+        file.write_all_at(&[IoSlice::new(&[2; 60]), IoSlice::new(&[3; 60])], 0)
+            .is_err()
+    );
+    let bytes = disk.contents(&path("a")).unwrap();
+    assert_eq!((bytes[59], bytes[60], bytes[99], bytes[100]), (2, 3, 3, 1));
+    disk.fail_at(disk.operations(), Fault::Misdirect(5));
+    write(file.as_ref(), &[9; 10], 20).unwrap();
+    let bytes = disk.contents(&path("a")).unwrap();
+    assert_eq!(
+        (bytes[20], bytes[SECTOR + 20], bytes[SECTOR + 30]),
+        (2, 9, 1)
+    );
+    disk.fail_at(disk.operations(), Fault::Rot(1));
+    file.sync_data().unwrap();
+    let rotten = disk.contents(&path("a")).unwrap();
+    let turned: u32 = bytes
+        .iter()
+        .zip(&rotten)
+        .map(|(a, b)| (a ^ b).count_ones())
+        .sum();
+    assert_eq!(turned, 0, "both sectors waited to be written");
+    disk.fail_at(disk.operations(), Fault::Rot(1));
+    file.sync_data().unwrap();
+    let rotten = disk.contents(&path("a")).unwrap();
+    let turned: u32 = bytes
+        .iter()
+        .zip(&rotten)
+        .map(|(a, b)| (a ^ b).count_ones())
+        .sum();
+    assert_eq!(turned, 1);
 }
