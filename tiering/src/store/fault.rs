@@ -31,6 +31,8 @@ pub enum Call {
     List,
     /// A deletion.
     Delete,
+    /// A copy inside the store.
+    Copy,
 }
 
 /// What goes wrong.

@@ -242,7 +242,10 @@ impl ObjectStore for FaultyStore {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, options).await
+        let fault = self.before(Call::Copy).await?;
+        fault
+            .after(self.inner.copy_opts(from, to, options).await)
+            .await
     }
 }
 

@@ -386,7 +386,7 @@ impl ObjectStore for SimClient {
         }
         let (from, to) = (from.to_string(), to.to_string());
         let copy = move |objects: &mut Objects, _| objects.copy(&from, &to);
-        self.request(Request::of(Call::Put), copy).await?;
+        self.request(Request::of(Call::Copy), copy).await?;
         Ok(())
     }
 }

@@ -143,7 +143,7 @@ impl Drawing {
         let rates = self.rates;
         let done = self.random.random_bool(0.5);
         let either = |yes: Fault, no: Fault| if done { yes } else { no };
-        let has_error_body = matches!(call, Call::MultipartComplete | Call::Delete);
+        let has_error_body = matches!(call, Call::MultipartComplete | Call::Delete | Call::Copy);
         let faults = [
             (rates.status_503, Fault::Status(503), "store.503"),
             (

@@ -15,9 +15,7 @@ async fn rig(seed: u64, set: fn(&mut StoreFaults)) -> Rig {
 
 impl Rig {
     async fn range(&self) -> object_store::Result<Bytes> {
-        let ranges = [10..20];
-        let read = self.client.get_ranges(&Path::from("k"), &ranges).await?;
-        Ok(read.into_iter().next().unwrap())
+        self.client.get_range(&Path::from("k"), 10..20).await
     }
 
     async fn is_healed(&self, kind: &str, count: u64) {

@@ -31,6 +31,7 @@ enum Ask {
     Part,
     Complete,
     Abort,
+    Copy,
 }
 
 impl Ask {
@@ -46,11 +47,12 @@ impl Ask {
             Self::Part => Call::MultipartPart,
             Self::Complete => Call::MultipartComplete,
             Self::Abort => Call::MultipartAbort,
+            Self::Copy => Call::Copy,
         }
     }
 }
 
-const ASKS: [Ask; 10] = [
+const ASKS: [Ask; 11] = [
     Ask::Put,
     Ask::PutIfAbsent,
     Ask::Get,
@@ -61,6 +63,7 @@ const ASKS: [Ask; 10] = [
     Ask::Part,
     Ask::Complete,
     Ask::Abort,
+    Ask::Copy,
 ];
 
 const BEGUN: &str =
@@ -188,6 +191,7 @@ async fn ask(
         (Ask::Get, _) => client.get(&path).await.map(drop),
         (Ask::Head, _) => client.head(&path).await.map(drop),
         (Ask::List, _) => client.list_with_delimiter(None).await.map(drop),
+        (Ask::Copy, _) => client.copy(&path, &Path::from("copy")).await,
         (Ask::Delete, _) => client.delete(&path).await,
         (Ask::Begin, _) => client.put_multipart(&path).await.map(drop),
         (Ask::Part, Some(mut upload)) => upload.put_part("part".into()).await,
@@ -272,7 +276,7 @@ async fn statuses_are_the_same() {
             Answer::Body(ERROR),
             "store.200-with-error",
             |r| r.error_body = 1.0,
-            &[Ask::Complete],
+            &[Ask::Complete, Ask::Copy],
         ),
     ];
     let server = Real::start().await;
