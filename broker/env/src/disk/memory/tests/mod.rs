@@ -1,3 +1,5 @@
+//! The memory disk keeps its promises and no others.
+
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod model;
@@ -118,12 +120,10 @@ fn limits_power_and_locks() {
 #[test]
 fn real_and_memory_disks_agree() {
     let temporary = tempfile::tempdir().unwrap();
+    let real = crate::disk::RealDisk::shared();
     for (disk, root) in [
         (MemoryDisk::new().shared(), PathBuf::from("/x")),
-        (
-            crate::disk::RealDisk::shared(),
-            temporary.path().to_path_buf(),
-        ),
+        (real, temporary.path().to_path_buf()),
     ] {
         let dir = root.join("one/two");
         disk.create_dir_all(&dir).unwrap();
