@@ -283,9 +283,12 @@ impl MetadataImage {
             MetadataCommand::CreateGroups { groups } => self.create_groups(groups),
             MetadataCommand::LoseGroups { groups, checked } => self.lose_groups(groups, checked),
             MetadataCommand::FindGroups { groups, checked } => self.find_groups(&groups, checked),
-            MetadataCommand::ReplaceGroup { group, by, nodes } => {
-                self.replace_group(group, by, nodes)
-            }
+            MetadataCommand::ReplaceGroup {
+                group,
+                by,
+                nodes,
+                checked,
+            } => self.replace_group(group, by, nodes, checked),
         };
         outcome.unwrap_or_else(MetadataOutcome::Refused)
     }

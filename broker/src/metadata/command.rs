@@ -134,6 +134,8 @@ pub enum MetadataCommand {
         by: PlacementGroupId,
         /// The brokers that hold it, in ascending order, as many as before.
         nodes: Vec<NodeId>,
+        /// As with `LoseGroups`.
+        checked: LogIndex,
     },
 }
 

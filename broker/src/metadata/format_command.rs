@@ -137,10 +137,16 @@ impl MetadataCommand {
                 groups.iter().for_each(|group| to.u32(group.get()));
                 to.u64(checked.get());
             }
-            Self::ReplaceGroup { group, by, nodes } => {
+            Self::ReplaceGroup {
+                group,
+                by,
+                nodes,
+                checked,
+            } => {
                 to.u32(group.get());
                 to.u32(by.get());
                 put_nodes(to, nodes);
+                to.u64(checked.get());
             }
             _ => {}
         }
@@ -290,6 +296,7 @@ fn membership(
             group: PlacementGroupId::new(from.u32("the group")?),
             by: PlacementGroupId::new(from.u32("the new group")?),
             nodes: take_nodes(from)?,
+            checked: LogIndex::new(from.u64("the image's entry")?),
         },
         _ => return Err(FormatError::Invalid("the kind")),
     })

@@ -41,15 +41,20 @@ impl MetadataImage {
     }
 
     /// Who may have something of the group, when the replicas of the brokers `empty` have nothing; `None` if those may be enough to elect a leader, as long
-    /// as one may be. Raft may have let vote who holds it, who shall, and who should once: any of these, as many as there are copies.
+    /// as one may be. Raft may have let vote who holds it, who shall, and who should once: any of these, as many as there are copies. Of a group in which
+    /// nothing is, nobody misses what those have who do not hold it yet.
     #[must_use]
     pub fn left_of(
         &self,
         group: PlacementGroupId,
         empty: &BTreeSet<NodeId>,
     ) -> Option<Vec<NodeId>> {
-        let copies = self.groups.get(&group)?.len();
+        let held = self.groups.get(&group)?;
+        let copies = held.len();
         let mut left = self.brokers_of(group);
+        if !self.has_content(group) {
+            left = held.iter().copied().collect();
+        }
         left.retain(|node| !empty.contains(node));
         (2 * left.len() <= copies).then(|| left.into_iter().collect())
     }
@@ -73,6 +78,12 @@ impl MetadataImage {
     #[must_use]
     pub fn has_slots(&self, group: PlacementGroupId) -> bool {
         self.slots.contains(&group)
+    }
+
+    /// Whether anything is in the group: partitions, or the offsets of consumer groups.
+    #[must_use]
+    pub fn has_content(&self, group: PlacementGroupId) -> bool {
+        self.has_partitions(group) || self.has_slots(group)
     }
 
     /// The partitions of a group for people: `topic-0`, in the order of their names.
@@ -159,7 +170,10 @@ impl MetadataImage {
         group: PlacementGroupId,
         by: PlacementGroupId,
         nodes: Vec<NodeId>,
+        checked: LogIndex,
     ) -> Result<MetadataOutcome, Refusal> {
+        // A disk with offsets of consumer groups may have come back meanwhile.
+        self.check_unchanged(checked)?;
         if !self.is_lost(group) || self.has_partitions(group) {
             return Err(Refusal::Outdated);
         }

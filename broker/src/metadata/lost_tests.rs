@@ -60,11 +60,12 @@ fn find(rig: &Rig, ids: &[u32]) -> MetadataCommand {
     }
 }
 
-fn replace(id: u32, by: u32, at: &[i32]) -> MetadataCommand {
+fn replace(rig: &Rig, id: u32, by: u32, at: &[i32]) -> MetadataCommand {
     MetadataCommand::ReplaceGroup {
         group: group(id),
         by: group(by),
         nodes: nodes(at),
+        checked: checked(rig),
     }
 }
 
@@ -115,7 +116,7 @@ fn who_holds_a_lost_group_goes_when_its_topics_are_deleted() {
     assert!(matches!(refusal, Refusal::HoldsLost { .. }));
     let plan = plan_moves(rig.image());
     assert!(!plan.contains_key(&group(8)), "{plan:?}");
-    assert_eq!(rig.refused(&replace(8, 10, &[4])), Refusal::Outdated);
+    assert_eq!(rig.refused(&replace(&rig, 8, 10, &[4])), Refusal::Outdated);
     delete(&mut rig, 1);
     rig.changed(&drain(2, true));
     let plan = plan_drains(rig.image());
@@ -123,7 +124,7 @@ fn who_holds_a_lost_group_goes_when_its_topics_are_deleted() {
     rig.changed(&MetadataCommand::MoveReplicas { targets: plan });
     rig.finish_moves();
     assert_eq!(choose_replicas_anew(rig.image(), 1), Some(nodes(&[1])));
-    rig.changed(&replace(8, 10, &[4]));
+    rig.changed(&replace(&rig, 8, 10, &[4]));
     rig.changed(&MetadataCommand::RemoveBroker { node: node(2) });
 }
 
@@ -276,16 +277,26 @@ fn a_lost_group_is_replaced_under_a_new_id() {
     fence(&mut rig, 2, false);
     rig.finish_moves();
     for used in [0, 1, 2, 3] {
-        assert_eq!(rig.refused(&replace(1, used, &[1])), Refusal::Outdated);
+        assert_eq!(
+            rig.refused(&replace(&rig, 1, used, &[1])),
+            Refusal::Outdated
+        );
     }
     assert_eq!(
-        rig.refused(&replace(2, 4, &[1])),
+        rig.refused(&replace(&rig, 2, 4, &[1])),
         Refusal::Outdated,
         "not lost"
     );
-    let wrong = rig.refused(&replace(1, 4, &[1, 2]));
+    // The old disk, with offsets on it, is put back between the look and the command.
+    let late = replace(&rig, 1, 4, &[2]);
+    rig.changed(&admit(2, 22, true));
+    assert_eq!(rig.refused(&late), Refusal::Outdated);
+    rig.changed(&admit(2, 21, true));
+    fence(&mut rig, 2, false);
+    rig.finish_moves();
+    let wrong = rig.refused(&replace(&rig, 1, 4, &[1, 2]));
     assert!(matches!(wrong, Refusal::InvalidField(_)));
-    rig.changed(&replace(1, 4, &[2]));
+    rig.changed(&replace(&rig, 1, 4, &[2]));
     let image = rig.image();
     assert!(!image.groups().contains_key(&group(1)) && image.lost().is_empty());
     assert_eq!(image.founders(group(4)).unwrap()[&node(2)].get(), 21);
@@ -300,7 +311,7 @@ fn a_lost_group_is_replaced_under_a_new_id() {
     assert_eq!(&MetadataImage::decode(&image).unwrap(), rig.image());
     // The newest one is lost too: its id is not used again, whoever has an old image.
     rig.changed(&lose(&rig, &[(4, &[])]));
-    rig.changed(&replace(4, 5, &[2]));
+    rig.changed(&replace(&rig, 4, 5, &[2]));
     let groups = targets(&[(4, &[1])]);
     let create = MetadataCommand::CreateGroups { groups };
     assert_eq!(rig.refused(&create), Refusal::Outdated);
@@ -318,7 +329,12 @@ fn golden() {
             groups: [group(1), group(8)].into_iter().collect(),
             checked: LogIndex::new(78),
         },
-        replace(8, 10, &[1]),
+        MetadataCommand::ReplaceGroup {
+            group: group(8),
+            by: group(10),
+            nodes: nodes(&[1]),
+            checked: LogIndex::new(79),
+        },
     ]);
     let mut rig = rig(3);
     rig.changed(&prefer(1, Some(2)));

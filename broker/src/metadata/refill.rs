@@ -69,8 +69,8 @@ impl MetadataImage {
             return Err(RefillRefused::Draining);
         }
         let alone = self.groups.iter().filter(|(_, nodes)| **nodes == [node]);
-        // Of a lost one it has nothing.
-        let alone = alone.filter(|(group, _)| !self.is_lost(**group));
+        // Of a lost one it has nothing. One in which nothing is, is lost by this, and another one takes its place.
+        let alone = alone.filter(|(group, _)| !self.is_lost(**group) && self.has_content(**group));
         let alone: Vec<_> = alone.map(|(group, _)| *group).collect();
         if alone.is_empty() {
             Ok(())
@@ -106,8 +106,8 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::super::{MetadataCommand, decode_command};
     use super::*;
-    use std::collections::BTreeMap;
-    use tidelog_model::{ClusterId, LogId, Term, TimestampMs};
+    use std::collections::{BTreeMap, BTreeSet};
+    use tidelog_model::{ClusterId, LogId, Term, TimestampMs, TopicId};
     use uuid::Uuid;
 
     const DAMAGED: RaftNodeId = RaftNodeId::new(30);
@@ -199,6 +199,40 @@ mod tests {
         assert_eq!(refused(gone), RefillRefused::NotMember(THREE));
         let only = refused(image(&[all, &[3], &[1, 2], &[3]]));
         assert_eq!(only.to_string(), "groups 2, 4 have no other copy");
+    }
+
+    /// Proves that a group in which nothing is, neither partitions nor offsets, keeps nobody from being taken in; that it is lost then, or, on its way to another
+    /// broker, once its holder says that it has nothing; and that it counts again as soon as a partition is in it.
+    #[test]
+    fn a_group_in_which_nothing_is_holds_nobody_back() {
+        let mut image = image(&[&[1, 2, 3]]);
+        let only = |id| PlacementGroupId::new(id);
+        let groups = BTreeMap::from([(only(8), vec![THREE]), (only(9), vec![THREE])]);
+        apply(&mut image, MetadataCommand::CreateGroups { groups });
+        let targets = BTreeMap::from([(only(9), vec![NodeId::new(2)])]);
+        apply(&mut image, MetadataCommand::MoveReplicas { targets });
+        assert_eq!(image.check_refill(THREE, DAMAGED), Ok(()));
+        let mut used = image.clone();
+        let create = MetadataCommand::CreateTopic {
+            id: TopicId::new(Uuid::from_u128(1)),
+            name: "one".to_owned(),
+            partitions: vec![only(8), only(9)],
+            configs: BTreeMap::new(),
+        };
+        apply(&mut used, create);
+        let copies = RefillRefused::OnlyCopy(vec![only(8), only(9)]);
+        assert_eq!(used.check_refill(THREE, DAMAGED), Err(copies));
+        // Placed between the look and the command.
+        let checked = image.last.index;
+        let outdated = MetadataOutcome::Refused(Refusal::Outdated);
+        assert_eq!(refill(&mut used, checked), outdated);
+
+        assert_eq!(refill(&mut image, checked), MetadataOutcome::MembersChanged);
+        assert_eq!(image.lost(), &BTreeMap::from([(only(8), Vec::new())]));
+        let empty = [THREE].into_iter().collect();
+        assert_eq!(image.left_of(only(9), &BTreeSet::new()), None);
+        assert_eq!(image.left_of(only(9), &empty), Some(Vec::new()));
+        assert_eq!(used.left_of(only(9), &empty), None, "broker 2 may have it");
     }
 
     /// Proves that a damaged broker is taken in on the newest image alone, that all it held is moved then, and that the same command again changes nothing.

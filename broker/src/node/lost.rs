@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::Tasks;
-use tidelog_model::{NodeId, PlacementGroupId, TimestampMs};
+use tidelog_model::{LogIndex, NodeId, PlacementGroupId, TimestampMs};
 
 /// How often the leader looks: a round costs a question to each member, and only while a group has no leader.
 const TICK: Duration = Duration::from_secs(1);
@@ -100,12 +100,21 @@ fn may_be_replaced(left: Option<&[NodeId]>, offsets: bool) -> bool {
 }
 
 /// The new group in the place of `group`; `None` while too few brokers live.
-fn replacement(image: &MetadataImage, group: PlacementGroupId) -> Option<MetadataCommand> {
+fn replacement(
+    image: &MetadataImage,
+    group: PlacementGroupId,
+    checked: LogIndex,
+) -> Option<MetadataCommand> {
     let copies = image.groups().get(&group)?.len();
     let last = image.groups().keys().next_back()?;
     let by = PlacementGroupId::new(last.get().checked_add(1)?);
     let nodes = choose_replicas_anew(image, copies)?;
-    Some(MetadataCommand::ReplaceGroup { group, by, nodes })
+    Some(MetadataCommand::ReplaceGroup {
+        group,
+        by,
+        nodes,
+        checked,
+    })
 }
 
 /// Looks while this broker leads metadata.
@@ -185,10 +194,9 @@ impl Watch {
             let groups = found.found;
             self.propose(&MetadataCommand::FindGroups { groups, checked })
                 .await?;
-        } else {
-            for group in found.unused {
-                self.replace(group).await?;
-            }
+        } else if let Some(group) = found.unused.first() {
+            // One a look: it changes the image.
+            self.replace(*group, checked).await?;
         }
         Ok(now)
     }
@@ -217,8 +225,14 @@ impl Watch {
         }
     }
 
-    async fn replace(&self, group: PlacementGroupId) -> Result<(), ProposeError> {
-        let command = self.router.image(|image| replacement(image, group));
+    async fn replace(
+        &self,
+        group: PlacementGroupId,
+        checked: LogIndex,
+    ) -> Result<(), ProposeError> {
+        let command = self
+            .router
+            .image(|image| replacement(image, group, checked));
         let Some(command) = command else {
             return Ok(());
         };
@@ -345,7 +359,7 @@ mod tests {
         assert_eq!(found(&image, &[]), Found::default(), "it may come back");
         let came_back = found(&image, &[told(2, 21, &[2], &[])]);
         assert_eq!(came_back.found, unused);
-        let by = replacement(&image, group(2)).unwrap();
+        let by = replacement(&image, group(2), image.last().index).unwrap();
         assert!(
             matches!(by, MetadataCommand::ReplaceGroup { group: old, by, .. } if (old, by) == (group(2), group(3)))
         );

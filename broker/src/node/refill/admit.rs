@@ -52,8 +52,8 @@ fn groups(all: &[PlacementGroupId]) -> String {
     }
 }
 
-/// Whether `node` may be taken in instead of its `damaged` Raft node: what the image says, and of all groups that it holds, or is getting, what their leaders
-/// say. `safe`: the groups that need it not.
+/// Whether `node` may be taken in instead of its `damaged` Raft node: what the image says, and of all groups that it holds, or is getting, and in which anything
+/// is, what their leaders say. `safe`: the groups that need it not.
 fn decide(
     image: &MetadataImage,
     (node, damaged): (NodeId, RaftNodeId),
@@ -61,7 +61,7 @@ fn decide(
 ) -> Result<(), Refused> {
     image.check_refill(node, damaged)?;
     let held = image.groups().keys().copied();
-    let held = held.filter(|group| image.holds(*group, node));
+    let held = held.filter(|group| image.holds(*group, node) && image.has_content(*group));
     // Of a lost group nobody is safe; whose replica of it is empty has nothing to give up.
     let empty = |group: &PlacementGroupId| {
         let left = image.lost().get(group);
@@ -238,6 +238,29 @@ mod tests {
         image.apply(lives, TimestampMs::new(3));
         let refused = says(&image, &[0, 1, 2, 3]);
         assert_eq!(refused, Err(RefillRefused::Lives(DAMAGED).into()));
+    }
+
+    /// Proves that groups in which nothing is need no leader: neither one on which it is alone, nor one that comes to it, until there is a partition in them.
+    #[test]
+    fn groups_in_which_nothing_is_need_no_leader() {
+        let mut image = image(&[(1, &[1, 2, 3])]);
+        let groups = [(group(8), vec![THREE]), (group(9), vec![NodeId::new(2)])];
+        let groups = BTreeMap::from(groups);
+        let stamp = TimestampMs::new(2);
+        image.apply(MetadataCommand::CreateGroups { groups }, stamp);
+        let targets = BTreeMap::from([(group(9), vec![THREE])]);
+        image.apply(MetadataCommand::MoveReplicas { targets }, stamp);
+        let safe = (0..2).map(group).collect();
+        assert_eq!(decide(&image, (THREE, DAMAGED), &safe), Ok(()));
+        let create = MetadataCommand::CreateTopic {
+            id: tidelog_model::TopicId::new(Uuid::from_u128(1)),
+            name: "one".to_owned(),
+            partitions: vec![group(9)],
+            configs: BTreeMap::new(),
+        };
+        image.apply(create, stamp);
+        let missing = Err(Refused::Unsafe(vec![group(9)]));
+        assert_eq!(decide(&image, (THREE, DAMAGED), &safe), missing);
     }
 
     /// Proves that a broker with the only copy of anything is refused whatever leaders say.

@@ -88,7 +88,7 @@ async fn start_fourth(three: &mut Three) {
     members(three, 1, "it has its share", has_come).await;
 }
 
-async fn delete(connection: &Connection, name: &str) {
+pub(super) async fn delete(connection: &Connection, name: &str) {
     let deleting = connection.call(6..=6, deadline(), |_| {
         let mut topic = DeleteTopicState::default();
         topic.name = Some(StrBytes::from(name));

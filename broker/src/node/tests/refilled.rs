@@ -1,6 +1,7 @@
 //! A broker whose disk is damaged: it is refilled by the others without anybody's help, and only where nothing depends on what it had.
 
 use super::asking::http;
+use super::lost::delete;
 use super::members::{admin, members, producer, settled, start_stranger};
 use super::three::{Acknowledged, SETTLE, Three, create, create_with, produce, sorted, until};
 use super::*;
@@ -220,6 +221,36 @@ async fn an_only_copy_is_not_given_up() {
         settled(now) && now.groups.iter().any(|at| at.lost.is_some())
     })
     .await;
+    three.stop().await;
+}
+
+/// Proves that groups with one copy in which nothing is any more keep nobody from being refilled: the topic that they were made for was deleted. Others take
+/// their place, so that all are led again, by whom they were not before.
+#[tokio::test(flavor = "multi_thread")]
+async fn unused_groups_hold_nobody_back() {
+    let (mut three, _) = loaded().await;
+    let connection = three.connect(1).await;
+    assert_eq!(create_with(&connection, "one", 3, 1).await.error_code, 0);
+    three.leaders("one").await;
+    delete(&connection, "one").await;
+    let before = raft_node(&three, 3);
+    let alone = |now: &tidelog_client::admin_http::Members| {
+        let alone = now.groups.iter().filter(|at| at.replicas == [3]);
+        alone.map(|at| at.group).collect::<Vec<_>>()
+    };
+    let old = members(&three, 1, "it holds one alone", |now| alone(now).len() == 1).await;
+    three.nodes.remove(&3).unwrap().stop().await;
+    damage(&home(&three, 3), 1);
+    three.start(&[3]).await;
+    assert_ne!(raft_node(&three, 3), before);
+    members(&three, 1, "all are led", |now| {
+        let led = now.groups.iter().all(|at| at.leader.is_some());
+        let gone = now.groups.iter().all(|at| at.group != alone(&old)[0]);
+        settled(now) && led && gone && now.groups.len() == old.groups.len()
+    })
+    .await;
+    assert_eq!(create_with(&connection, "two", 3, 1).await.error_code, 0);
+    three.leaders("two").await;
     three.stop().await;
 }
 
