@@ -194,7 +194,7 @@ impl MetadataImage {
     ) -> Result<MetadataOutcome, Refusal> {
         match raft_node.map(|raft_node| self.standing(node, raft_node)) {
             None | Some(Standing::Member) => self.register(node, broker),
-            Some(Standing::Replaced(_)) => Err(Refusal::OtherRaftNode(node)),
+            Some(Standing::Replaced) => Err(Refusal::OtherRaftNode(node)),
             Some(Standing::Gone) => Err(Refusal::NotMember(node)),
         }
     }

@@ -27,8 +27,8 @@ pub enum RefillRefused {
     #[error("broker {0} is no member of the cluster any more")]
     NotMember(NodeId),
     /// Another directory is used in its place.
-    #[error("another data directory (Raft node {0}) has taken its place")]
-    Replaced(RaftNodeId),
+    #[error("another data directory has taken its place")]
+    Replaced,
     /// It was heard lately, or a copy of it.
     #[error("its Raft node {0} still counts as living")]
     Lives(RaftNodeId),
@@ -60,7 +60,7 @@ impl MetadataImage {
         let member = self.members.get(&node);
         let member = member.ok_or(RefillRefused::NotMember(node))?;
         if member.raft_node != damaged {
-            return Err(RefillRefused::Replaced(member.raft_node));
+            return Err(RefillRefused::Replaced);
         }
         if self.is_live(node) {
             return Err(RefillRefused::Lives(damaged));
@@ -189,8 +189,7 @@ mod tests {
             &mut replaced,
             MetadataCommand::AdmitBroker(admission(3, 39)),
         );
-        let by = RaftNodeId::new(39);
-        assert_eq!(refused(replaced), RefillRefused::Replaced(by));
+        assert_eq!(refused(replaced), RefillRefused::Replaced);
         let mut draining = good.clone();
         draining.members.get_mut(&THREE).unwrap().draining = true;
         assert_eq!(refused(draining), RefillRefused::Draining);

@@ -12,8 +12,8 @@ use tidelog_model::{NodeId, RaftNodeId};
 pub enum Standing {
     /// It belongs to the cluster.
     Member,
-    /// A member has its id under this Raft node: it was replaced.
-    Replaced(RaftNodeId),
+    /// A member has its id under another Raft node: it was replaced. Under which one is not told: nobody but members shall know.
+    Replaced,
     /// No member has its id: it was decommissioned, or never taken in.
     Gone,
 }
@@ -23,7 +23,7 @@ impl MetadataImage {
     #[must_use]
     pub fn standing(&self, node: NodeId, raft_node: RaftNodeId) -> Standing {
         match self.members.get(&node) {
-            Some(member) if member.raft_node != raft_node => Standing::Replaced(member.raft_node),
+            Some(member) if member.raft_node != raft_node => Standing::Replaced,
             None if !self.members.is_empty() => Standing::Gone,
             Some(_) | None => Standing::Member,
         }

@@ -111,8 +111,8 @@ impl Ended {
     pub(super) fn of(standing: Standing, node: NodeId) -> Option<Self> {
         match standing {
             Standing::Member => None,
-            Standing::Replaced(by) => Some(Self::Replaced(format!(
-                "broker {node} was replaced (`tidelog cluster add {node}`) by one with another data directory (Raft node {by}): this data \
+            Standing::Replaced => Some(Self::Replaced(format!(
+                "broker {node} was replaced (`tidelog cluster add {node}`) by one with another data directory: this data \
                  directory is not used any more. If two brokers run with node.id {node}, give one of them another id"
             ))),
             Standing::Gone => Some(Self::Left(format!(

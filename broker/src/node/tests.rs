@@ -33,6 +33,7 @@ mod replaced;
 mod replica_moves;
 mod secured;
 mod starting;
+mod strangers;
 mod three;
 
 const WITHIN: Duration = Duration::from_secs(30);

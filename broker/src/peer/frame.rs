@@ -294,6 +294,18 @@ impl Prefix {
         })
     }
 
+    /// Whether header and payload are within `max` together.
+    ///
+    /// # Errors
+    /// They are not.
+    pub(super) const fn check_size(&self, max: usize) -> Result<(), FrameError> {
+        let (header, payload) = (self.header_bytes, self.payload_bytes);
+        if self.rest_bytes() > max {
+            return Err(FrameError::TooLarge { header, payload });
+        }
+        Ok(())
+    }
+
     /// Bytes that follow the prefix.
     pub(super) const fn rest_bytes(&self) -> usize {
         self.header_bytes + self.payload_bytes

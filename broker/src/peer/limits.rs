@@ -52,6 +52,10 @@ pub(super) const FRAME_MEMORY_BYTES: usize = 256 * MIB;
 pub(super) const SMALL_MEMORY_BYTES: usize = 16 * MIB;
 /// A small frame.
 pub(super) const SMALL_FRAME_BYTES_MAX: usize = 16 * KIB;
+/// Largest frame of a caller without a cluster: formation reads questions of 4 KiB.
+pub(super) const STRANGER_FRAME_BYTES_MAX: usize = 16 * KIB;
+/// Their frames in work, beside the other budgets: no number of strangers holds memory that members wait for.
+pub(super) const STRANGER_MEMORY_BYTES: usize = 2 * MIB;
 /// Requests in work on one connection of appends, over its groups.
 pub(super) const APPENDS_IN_WORK_MAX: usize = 256;
 /// Appends of one group in work on one connection; an honest caller has four.
@@ -65,6 +69,10 @@ const _: () =
     assert!(APPEND_PAYLOAD_BYTES_MAX + HEADER_BYTES_MAX + PREFIX_BYTES <= FRAME_MEMORY_BYTES);
 const _: () = assert!(APPEND_PAYLOAD_BYTES_MAX <= IN_FLIGHT_BYTES_MAX);
 const _: () = assert!(FRAME_MEMORY_BYTES <= u32::MAX as usize);
+const _: () = assert!(
+    STRANGERS_MAX * STRANGER_FRAME_BYTES_MAX < STRANGER_MEMORY_BYTES,
+    "all of them send at once, and one more is read"
+);
 const _: () = assert!(
     APPEND_PAYLOAD_BYTES_MAX >= 17 * MIB,
     "placement's largest entry after others"

@@ -1,11 +1,11 @@
 //! Memory of frames that the listener has in work.
 //!
-//! Owns: [`FrameMemory`]: one budget for large frames, one for small ones, over all connections.
+//! Owns: [`FrameMemory`]: one budget for large frames, one for small ones, one for those of strangers, over all connections.
 //! Not here: partial snapshots (`partial.rs`).
 //! Spec: docs/protocols/peer.md (bounds)
 
 use super::frame::WireLane;
-use super::limits::{SMALL_FRAME_BYTES_MAX, SMALL_MEMORY_BYTES};
+use super::limits::{SMALL_FRAME_BYTES_MAX, SMALL_MEMORY_BYTES, STRANGER_MEMORY_BYTES};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -14,6 +14,7 @@ pub(super) struct FrameMemory {
     large: Arc<Semaphore>,
     large_bytes: u32,
     small: Arc<Semaphore>,
+    strangers: Arc<Semaphore>,
 }
 
 impl FrameMemory {
@@ -25,6 +26,7 @@ impl FrameMemory {
             )),
             large_bytes,
             small: Arc::new(Semaphore::new(SMALL_MEMORY_BYTES)),
+            strangers: Arc::new(Semaphore::new(STRANGER_MEMORY_BYTES)),
         }
     }
 
@@ -50,7 +52,14 @@ impl FrameMemory {
         Arc::clone(budget).acquire_many_owned(permits).await.ok()
     }
 
-    /// Bytes reserved now.
+    /// Waits for memory for a stranger's frame of `bytes`, which is no larger than such frames may be.
+    pub(super) async fn reserve_for_stranger(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let permits = u32::try_from(bytes).ok()?;
+        let budget = Arc::clone(&self.strangers);
+        budget.acquire_many_owned(permits).await.ok()
+    }
+
+    /// Bytes reserved now, by members.
     #[cfg(test)]
     pub(super) fn used(&self) -> usize {
         let large = usize::try_from(self.large_bytes).unwrap_or(usize::MAX);

@@ -10,7 +10,8 @@ use super::groups::{CallServices, Caller, PeerGroups, PeerReceiver};
 use super::hello::Hello;
 use super::io::{FrameReader, ReadError, write_parts};
 use super::limits::{
-    APPENDS_IN_WORK_MAX, CALL_BYTES_MAX, REQUESTS_IN_WORK_MAX, WRITE_GATHER_BYTES,
+    APPENDS_IN_WORK_MAX, CALL_BYTES_MAX, REQUESTS_IN_WORK_MAX, STRANGER_FRAME_BYTES_MAX,
+    WRITE_GATHER_BYTES,
 };
 use super::listener::Said;
 use super::memory::FrameMemory;
@@ -196,8 +197,18 @@ impl<R: AsyncRead + Unpin> Session<R> {
         let prefix = self.frames.prefix(Some(self.shared.config.idle)).await?;
         // Memory first: what has no room is not read.
         let bytes = prefix.rest_bytes();
-        let memory = self.shared.memory.reserve(self.lane, bytes).await;
-        let frame = self.frames.rest(prefix).await?;
+        let (memory, frame) = if self.hello.from.cluster.is_none() {
+            prefix
+                .check_size(STRANGER_FRAME_BYTES_MAX)
+                .map_err(ReadError::Frame)?;
+            let memory = self.shared.memory.reserve_for_stranger(bytes).await;
+            let within = self.shared.config.handshake;
+            let rest = timeout(within, self.frames.rest(prefix));
+            (memory, rest.await.map_err(|_| ReadError::Stalled)??)
+        } else {
+            let memory = self.shared.memory.reserve(self.lane, bytes).await;
+            (memory, self.frames.rest(prefix).await?)
+        };
         self.counters.received(frame.bytes());
         let (correlation, group) = (frame.correlation, frame.group);
         let reply = match self.start(frame, memory) {

@@ -46,7 +46,7 @@ impl PeerIdentity {
                     ..Versions::OURS
                 },
                 refused: None,
-                from: self.who(),
+                from: self.shown_to(hello),
             },
             Err((reason, text)) => self.refusal(reason, text),
         }
@@ -75,6 +75,20 @@ impl PeerIdentity {
             ),
         };
         self.refusal(Reason::Duplicate, text)
+    }
+
+    /// This broker as the answer to an accepted hello shows it: with the ids that the caller said itself. Who has cluster and Raft node of a member passes
+    /// for it, so nobody learns them here.
+    fn shown_to(&self, hello: &Hello) -> Who {
+        let wanted = hello.node_wanted.filter(|wanted| *wanted == self.node);
+        Who {
+            cluster: self
+                .cluster()
+                .filter(|own| hello.from.cluster == Some(*own)),
+            broker: self.broker,
+            node: wanted.unwrap_or(RaftNodeId::new(0)),
+            instance: 0,
+        }
     }
 
     /// It tells a stranger no more of this broker than it must: with the ids of a process another one could speak for it.
@@ -122,11 +136,10 @@ impl PeerIdentity {
             return no(
                 Reason::ClusterName,
                 format!(
-                    "broker {} has cluster.name \"{}\", broker {} has \"{}\"",
-                    self.broker,
-                    self.name,
+                    "broker {} has cluster.name \"{}\", broker {} has another one",
                     hello.from.broker,
-                    printable(&hello.name)
+                    printable(&hello.name),
+                    self.broker
                 ),
             );
         }
@@ -171,8 +184,8 @@ impl PeerIdentity {
             (Some(ours), Some(theirs)) if ours != theirs => Err((
                 Reason::Cluster,
                 format!(
-                    "broker {} is of cluster {ours}, broker {} of cluster {theirs}",
-                    self.broker, from.broker
+                    "broker {} is of cluster {theirs}, broker {} of another one",
+                    from.broker, self.broker
                 ),
             )),
             (Some(_), Some(_)) => Ok(()),
@@ -218,6 +231,6 @@ fn not_wanted(hello: &Hello, from: Who) -> Option<String> {
     }
     let wanted = hello.node_wanted.filter(|wanted| *wanted != node)?;
     Some(format!(
-        "broker {broker} runs on another data directory than the one that is wanted: one of them was replaced (Raft node {node}, not {wanted})"
+        "broker {broker} runs on another data directory than the one that is wanted: one of them was replaced (its Raft node is not {wanted})"
     ))
 }

@@ -270,7 +270,7 @@ mod tests {
         let HeartbeatError::NotMember(standing) = said else {
             panic!("{said}");
         };
-        assert_eq!(standing, Standing::Replaced(new));
+        assert_eq!(standing, Standing::Replaced);
         assert!(!live(), "the old one does not speak for the new one");
         hear(two, new).await.unwrap();
         assert!(live());

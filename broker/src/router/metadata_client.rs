@@ -127,8 +127,12 @@ impl MetadataClient {
         let deadline = Instant::now() + within;
         let request = Request::Heartbeat { leaving };
         match self.ask(&target, &request, deadline).await? {
-            Answer::NotMember(by) => {
-                let standing = by.map_or(Standing::Gone, Standing::Replaced);
+            Answer::NotMember { replaced } => {
+                let standing = if replaced {
+                    Standing::Replaced
+                } else {
+                    Standing::Gone
+                };
                 Err(HeartbeatError::NotMember(standing))
             }
             answer => Ok(done(answer)?.0),
@@ -234,7 +238,7 @@ fn done(answer: Answer) -> Result<(LogId, Option<MetadataOutcome>), ProposeError
             tracing::debug!("the leader of metadata did nothing: {why}");
             Err(ProposeError::Overloaded)
         }
-        Answer::NotMember(_) => Err(ProposeError::Overloaded),
+        Answer::NotMember { .. } => Err(ProposeError::Overloaded),
         Answer::MayHaveHappened(why) => {
             tracing::debug!("the leader of metadata does not know: {why}");
             Err(ProposeError::Unknown)

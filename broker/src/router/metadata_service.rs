@@ -14,7 +14,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::sync::Arc;
 use tidelog_env::Clock;
-use tidelog_model::{LogId, LogIndex, NodeId, RaftNodeId, Term, TimestampMs};
+use tidelog_model::{LogId, LogIndex, NodeId, Term, TimestampMs};
 
 const VERSION: u8 = 1;
 
@@ -53,8 +53,8 @@ pub(super) enum Answer {
     DidNotHappen(String),
     /// Nobody knows.
     MayHaveHappened(String),
-    /// The caller is no member any more; the Raft node that has its broker id now.
-    NotMember(Option<RaftNodeId>),
+    /// The caller is no member any more; whether another data directory has its broker id now.
+    NotMember { replaced: bool },
 }
 
 impl Request {
@@ -122,9 +122,9 @@ impl Answer {
                 to.u8(MAY_HAVE_HAPPENED);
                 to.text(why);
             }
-            Self::NotMember(by) => {
+            Self::NotMember { replaced } => {
                 to.u8(NOT_MEMBER);
-                to.u64(by.map_or(0, RaftNodeId::get));
+                to.u8(u8::from(*replaced));
             }
         }
         to.finish()
@@ -149,10 +149,9 @@ impl Answer {
             }
             DID_NOT_HAPPEN => Self::DidNotHappen(from.text("the reason")?),
             MAY_HAVE_HAPPENED => Self::MayHaveHappened(from.text("the reason")?),
-            NOT_MEMBER => {
-                let by = from.u64("the Raft node")?;
-                Self::NotMember((by != 0).then(|| RaftNodeId::new(by)))
-            }
+            NOT_MEMBER => Self::NotMember {
+                replaced: from.flag("whether it was replaced")?,
+            },
             _ => return Err(FormatError::Invalid("the kind")),
         };
         from.finish()?;
@@ -174,8 +173,9 @@ impl From<HeartbeatError> for Answer {
     fn from(error: HeartbeatError) -> Self {
         match error {
             HeartbeatError::Unheard(error) => error.into(),
-            HeartbeatError::NotMember(Standing::Replaced(by)) => Self::NotMember(Some(by)),
-            HeartbeatError::NotMember(_) => Self::NotMember(None),
+            HeartbeatError::NotMember(standing) => Self::NotMember {
+                replaced: standing == Standing::Replaced,
+            },
         }
     }
 }
@@ -271,11 +271,8 @@ mod tests {
             ),
             (Answer::NotLeader(Some(NodeId::new(2))), "010102000000"),
             (Answer::NotLeader(None), "0101ffffffff"),
-            (
-                Answer::NotMember(Some(RaftNodeId::new(258))),
-                "01040201000000000000",
-            ),
-            (Answer::NotMember(None), "01040000000000000000"),
+            (Answer::NotMember { replaced: true }, "010401"),
+            (Answer::NotMember { replaced: false }, "010400"),
         ]
     }
 

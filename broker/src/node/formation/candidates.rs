@@ -27,19 +27,22 @@ const TEXT_BYTES_MAX: usize = 255;
 
 /// What a broker says when it asks. Who it is says its handshake.
 #[derive(Serialize, Deserialize)]
-struct Question {
+pub(super) struct Question {
     version: u32,
     #[serde(default)]
     zone: String,
     #[serde(default)]
     peer: String,
+    /// Cluster name and seeds of the caller, as [`super::Told`] has them: who has the same may found a cluster with the one that is asked.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) seeds: String,
     /// The caller wants to know who waits to be taken in.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    waiting: bool,
+    pub(super) waiting: bool,
     /// The caller wants to know which groups are led here, and which replicas here are empty.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    groups: bool,
-    /// The caller's disk is damaged: it was this Raft node, and wants to be the one of its handshake.
+    pub(super) groups: bool,
+    /// The caller's disk is damaged: it was this Raft node, and wants to be the one of its handshake. That it knows this one is its proof: members alone do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     damaged: Option<u64>,
     /// The caller wants to know which groups need this Raft node not.
@@ -53,11 +56,20 @@ impl Question {
             version: VERSION,
             zone: zone.to_owned(),
             peer: peer.to_owned(),
+            seeds: String::new(),
             waiting: false,
             groups: false,
             damaged: None,
             without: None,
         }
+    }
+
+    pub(super) fn damaged(&self) -> Option<RaftNodeId> {
+        self.damaged.map(RaftNodeId::new)
+    }
+
+    pub(super) fn without(&self) -> Option<RaftNodeId> {
+        self.without.map(RaftNodeId::new)
     }
 }
 
@@ -86,9 +98,10 @@ pub(super) fn question_without(gone: RaftNodeId) -> Bytes {
 }
 
 /// The bytes of a question of who asks to be taken in: new, or since the disk of `damaged`, which it was, is.
-pub(super) fn question(zone: &str, peer: &str, damaged: Option<RaftNodeId>) -> Bytes {
+pub(super) fn question(seeds: &str, zone: &str, peer: &str, damaged: Option<RaftNodeId>) -> Bytes {
     bytes(&Question {
         damaged: damaged.map(RaftNodeId::get),
+        seeds: seeds.to_owned(),
         ..Question::new(zone, peer)
     })
 }
@@ -97,22 +110,8 @@ fn bytes(question: &Question) -> Bytes {
     Bytes::from(serde_json::to_vec(question).unwrap_or_default())
 }
 
-/// Whether the question is also who waits to be taken in.
-pub(super) fn wants_waiting(request: &[u8]) -> bool {
-    read(request).is_some_and(|question| question.waiting)
-}
-
-/// Whether the question is also which groups are led, and which replicas are empty.
-pub(super) fn wants_groups(request: &[u8]) -> bool {
-    read(request).is_some_and(|question| question.groups)
-}
-
-/// The Raft node without which groups shall be safe, if that is the question.
-pub(super) fn wants_without(request: &[u8]) -> Option<RaftNodeId> {
-    read(request)?.without.map(RaftNodeId::new)
-}
-
-fn read(request: &[u8]) -> Option<Question> {
+/// The question, if it is one.
+pub(super) fn read(request: &[u8]) -> Option<Question> {
     if request.len() > QUESTION_BYTES_MAX {
         return None;
     }
@@ -164,13 +163,11 @@ type Known = BTreeMap<(NodeId, RaftNodeId), (Candidate, Instant)>;
 pub(super) struct Candidates(Arc<Mutex<Known>>);
 
 impl Candidates {
-    /// Takes note of who asks and is no member.
-    pub(super) fn note(&self, caller: &Caller, request: &[u8]) {
-        let Some(question) = read(request) else {
-            return;
-        };
+    /// Takes note of who asks and is no member. `proven`: it is a damaged member, and has said which.
+    pub(super) fn note(&self, caller: &Caller, question: &Question, proven: bool) {
         // They reach the terminal of who asks for the cluster's status.
-        let [zone, peer] = [question.zone, question.peer].map(|text| printable(&text).into_owned());
+        let [zone, peer] =
+            [&question.zone, &question.peer].map(|text| printable(text).into_owned());
         if peer.is_empty() || peer.len() > TEXT_BYTES_MAX || zone.len() > TEXT_BYTES_MAX {
             return;
         }
@@ -179,13 +176,21 @@ impl Candidates {
             raft_node_id: caller.node.get(),
             zone,
             peer,
-            damaged: question.damaged,
+            damaged: question.damaged.filter(|_| proven),
             refused: None,
         };
         let who = (caller.broker, caller.node);
         let mut known = self.0.lock();
         known.retain(|_, (_, heard)| heard.elapsed() < REMEMBERED);
         let before = known.get(&who).map(|(before, _)| before.refused.clone());
+        if proven && known.len() >= CANDIDATES_MAX && before.is_none() {
+            // Strangers keep no member out.
+            let strangers = known.iter().filter(|(_, (one, _))| one.damaged.is_none());
+            let oldest = strangers.min_by_key(|(_, (_, heard))| *heard);
+            if let Some(oldest) = oldest.map(|(who, _)| *who) {
+                known.remove(&oldest);
+            }
+        }
         if known.len() < CANDIDATES_MAX || before.is_some() {
             let candidate = Candidate {
                 refused: before.flatten(),
@@ -241,29 +246,42 @@ mod tests {
         }
     }
 
+    /// A damaged member's question counts as one's.
+    fn note(known: &Candidates, caller: &Caller, request: &[u8]) {
+        if let Some(question) = read(request) {
+            let proven = question.damaged().is_some();
+            known.note(caller, &question, proven);
+        }
+    }
+
+    fn asks(zone: &str, peer: &str, damaged: Option<u64>) -> Bytes {
+        question("t: 1@a:1", zone, peer, damaged.map(RaftNodeId::new))
+    }
+
     /// Proves that two brokers with one id are two candidates, that who asks again is the same, that a member's question makes no candidate,
     /// and that all of them together are bounded.
     #[test]
     fn candidates_are_told_apart_and_bounded() {
         let known = Candidates::default();
-        known.note(&caller(4, 44), &question("a", "h:1", None));
-        known.note(&caller(4, 45), &question("a", "h:2", None));
-        known.note(&caller(4, 44), &question("b", "h:3", None));
-        known.note(&caller(5, 55), &question_of_member(true));
-        known.note(&caller(6, 66), &question("a", &"h".repeat(256), None));
-        known.note(&caller(7, 77), b"{");
+        note(&known, &caller(4, 44), &asks("a", "h:1", None));
+        note(&known, &caller(4, 45), &asks("a", "h:2", None));
+        note(&known, &caller(4, 44), &asks("b", "h:3", None));
+        note(&known, &caller(5, 55), &question_of_member(true));
+        note(&known, &caller(6, 66), &asks("a", &"h".repeat(256), None));
+        note(&known, &caller(7, 77), b"{");
         let peers: Vec<String> = known.lately().into_iter().map(|at| at.peer).collect();
         assert_eq!(peers, ["h:3", "h:2"]);
-        known.note(&caller(4, 44), &question("a\nb", "h:1\u{1b}[2J", None));
+        note(&known, &caller(4, 44), &asks("a\nb", "h:1\u{1b}[2J", None));
         let first = known.lately().remove(0);
         assert_eq!(
             (first.zone.as_str(), first.peer.as_str()),
             ("a\\nb", "h:1\\u{1b}[2J")
         );
         for node in 1_000..1_100 {
-            known.note(
+            note(
+                &known,
                 &caller(8, node),
-                &question(&"z".repeat(255), &"h".repeat(255), None),
+                &asks(&"z".repeat(255), &"h".repeat(255), None),
             );
         }
         let all = known.lately();
@@ -277,11 +295,11 @@ mod tests {
     fn damaged_ones_hear_why() {
         let known = Candidates::default();
         let who = caller(4, 44);
-        let asks = question("a", "h:1", Some(RaftNodeId::new(43)));
-        known.note(&who, &asks);
+        let asks = asks("a", "h:1", Some(43));
+        note(&known, &who, &asks);
         assert_eq!(known.refused(&who), None);
         known.refuse((who.broker, who.node), Some("ä".repeat(200)));
-        known.note(&who, &asks);
+        note(&known, &who, &asks);
         let one = known.lately().remove(0);
         assert_eq!(one.damaged(), Some(RaftNodeId::new(43)));
         assert_eq!(one.refused, Some("ä".repeat(127)));
@@ -293,10 +311,37 @@ mod tests {
             serde_json::from_str(r#"{"broker_id":4,"raft_node_id":44,"zone":"","peer":"h:1"}"#)
                 .unwrap();
         assert_eq!(old.damaged(), None);
-        assert_eq!(
-            wants_without(&question_without(RaftNodeId::new(9))),
-            Some(RaftNodeId::new(9))
-        );
-        assert_eq!(wants_without(&asks), None);
+        let without = |request: &[u8]| read(request).unwrap().without();
+        let nine = RaftNodeId::new(9);
+        assert_eq!(without(&question_without(nine)), Some(nine));
+        assert_eq!(without(&asks), None);
+    }
+
+    /// Proves that who has not proven that it was a member is noted as a stranger, and that strangers, however many, keep no damaged member out.
+    #[test]
+    fn strangers_are_no_damaged_members() {
+        let known = Candidates::default();
+        let claims = read(&asks("a", "h:1", Some(43))).unwrap();
+        for node in 0..200 {
+            known.note(&caller(8, node), &claims, false);
+        }
+        let damaged = |known: &Candidates| {
+            let all = known.lately();
+            let (count, mut all) = (all.len(), all.into_iter());
+            (count, all.find_map(|one| one.damaged()))
+        };
+        assert_eq!(damaged(&known), (CANDIDATES_MAX, None));
+        known.note(&caller(3, 44), &claims, true);
+        let proven = Some(RaftNodeId::new(43));
+        assert_eq!(damaged(&known), (CANDIDATES_MAX, proven));
+    }
+
+    /// Proves that a question with the largest texts that a configuration has is read.
+    #[test]
+    fn the_largest_question_is_read() {
+        let seeds = format!("{}: {}", "n".repeat(249), "1@".repeat(700));
+        let text = "z".repeat(TEXT_BYTES_MAX);
+        let largest = question(&seeds, &text, &text, Some(RaftNodeId::new(u64::MAX)));
+        assert_eq!(read(&largest).unwrap().seeds, seeds);
     }
 }

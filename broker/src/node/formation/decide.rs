@@ -10,13 +10,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The version of the answers.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// What a broker says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Told {
     pub(super) version: u32,
     pub(super) broker_id: i32,
+    /// 0: not told to who asks.
     pub(super) raft_node_id: u64,
     /// Cluster name and seeds in words.
     pub(super) seeds: String,
@@ -25,6 +26,9 @@ pub(super) struct Told {
     /// Who is a member now, by the metadata of who answers; absent while it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) members: Option<MembersNow>,
+    /// Instead of the record and the members, for who asks and is not known to belong to the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) outside: Option<Outside>,
     /// Who asks was taken out of the cluster, with the data directory that it has.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) left: bool,
@@ -43,6 +47,25 @@ pub(super) struct Told {
     /// Why the caller, whose disk is damaged, is not taken in anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) refused: Option<String>,
+}
+
+/// What a stranger hears of a cluster: that there is one, and whether somebody has its id there. No ids by which it could pass for a member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Outside {
+    /// As in [`MembersNow`]; absent while who answers has no metadata.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) at: Option<u64>,
+    /// The peer address of the member that has the broker id of who asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) taken: Option<String>,
+}
+
+impl Told {
+    /// How new what it says of the members is; `None`: it has no metadata.
+    pub(super) fn at(&self) -> Option<u64> {
+        let members = self.members.as_ref().map(|members| members.at);
+        members.or_else(|| self.outside.as_ref()?.at)
+    }
 }
 
 /// The members of a cluster, as of an entry of its metadata group.
@@ -74,7 +97,7 @@ pub(super) enum Decision {
     /// Join this one.
     Join(Founding),
     /// The cluster exists without this broker, as that one says: go on asking until it is taken in.
-    NotMember(Founding, i32),
+    NotMember(i32),
 }
 
 /// Decides for the broker that says `own` of itself. `answers` are those of the other `seeds`.
@@ -123,12 +146,18 @@ pub(super) fn decide(
 
 /// What follows for a broker when somebody knows a cluster. Who is a member now is better known than who was first.
 fn known(own: &Told, answers: &BTreeMap<i32, Told>) -> Option<Decision> {
-    let knows = |told: &&Told| told.record.is_some();
+    let knows = |told: &&Told| told.record.is_some() || told.outside.is_some();
     let newest = answers
         .values()
         .filter(knows)
-        .max_by_key(|told| told.members.as_ref().map(|members| members.at))?;
-    let record = newest.record.clone()?;
+        .max_by_key(|told| (told.at(), told.record.is_some()))?;
+    let Some(record) = newest.record.clone() else {
+        return Some(match (&own.record, newest.at()) {
+            // It has just started too, and does not know who has come later.
+            (Some(record), None) => Decision::Join(record.clone()),
+            _ => Decision::NotMember(newest.broker_id),
+        });
+    };
     let founder = record
         .members
         .iter()
@@ -139,7 +168,7 @@ fn known(own: &Told, answers: &BTreeMap<i32, Told>) -> Option<Decision> {
     Some(if member {
         Decision::Join(record)
     } else {
-        Decision::NotMember(record, newest.broker_id)
+        Decision::NotMember(newest.broker_id)
     })
 }
 
@@ -156,6 +185,7 @@ mod tests {
             seeds: "t: 1@a, 2@b, 3@c".to_owned(),
             record: None,
             members: None,
+            outside: None,
             left: false,
             waiting: Vec::new(),
             empty: Vec::new(),
@@ -212,7 +242,7 @@ mod tests {
             let mut lost = told(own);
             lost.raft_node_id = 99;
             let refused = decide(&lost, &seeds(), &from);
-            assert_eq!(refused, Decision::NotMember(record([11, 22, 33]), other));
+            assert_eq!(refused, Decision::NotMember(other));
         }
     }
 
@@ -240,7 +270,7 @@ mod tests {
             });
         }
         let left = decide(&told(3), &seeds(), &from);
-        assert_eq!(left, Decision::NotMember(record([11, 22, 33]), 2));
+        assert_eq!(left, Decision::NotMember(2));
         let came = decide(&told(4), &seeds(), &from);
         assert_eq!(came, Decision::Join(record([11, 22, 33])));
         // All start anew: nobody has metadata yet, and a member that came later knows that it is one.
@@ -250,7 +280,7 @@ mod tests {
         let fourth = told(4);
         assert!(matches!(
             decide(&fourth, &seeds(), &from),
-            Decision::NotMember(..)
+            Decision::NotMember(_)
         ));
         let mut back = told(4);
         back.record = Some(record([11, 22, 33]));
@@ -259,8 +289,39 @@ mod tests {
         stranger.raft_node_id = 45;
         assert!(matches!(
             decide(&stranger, &seeds(), &from),
-            Decision::NotMember(..)
+            Decision::NotMember(_)
         ));
+    }
+
+    /// Proves that who is told no more than that there is a cluster founds nothing, whatever the others say, and waits; that a member goes on with what it knows
+    /// where others know less; and that who knows most is believed, also when it says no more than that.
+    #[test]
+    fn strangers_found_nothing() {
+        let mut from = answers(&[2, 3]);
+        from.get_mut(&3).unwrap().outside = Some(Outside {
+            at: None,
+            taken: None,
+        });
+        assert_eq!(decide(&told(1), &seeds(), &from), Decision::NotMember(3));
+        let mut own = told(1);
+        own.record = Some(record([11, 22, 33]));
+        let goes_on = Decision::Join(record([11, 22, 33]));
+        assert_eq!(decide(&own, &seeds(), &from), goes_on);
+        let second = from.get_mut(&2).unwrap();
+        second.record = Some(record([11, 22, 33]));
+        assert_eq!(decide(&own, &seeds(), &from), goes_on);
+        from.get_mut(&3).unwrap().outside = Some(Outside {
+            at: Some(7),
+            taken: Some("h:1".to_owned()),
+        });
+        assert_eq!(decide(&own, &seeds(), &from), Decision::NotMember(3));
+        let members = vec![MemberRecord {
+            broker_id: 1,
+            raft_node_id: 11,
+            peer: String::new(),
+        }];
+        from.get_mut(&2).unwrap().members = Some(MembersNow { at: 8, members });
+        assert_eq!(decide(&own, &seeds(), &from), goes_on);
     }
 
     /// Proves that nothing is founded while seed lists, names, versions, or Raft node ids do not fit, and that both are named.
@@ -280,8 +341,8 @@ mod tests {
         let copied = decide(&told(1), &seeds(), &from);
         assert!(matches!(copied, Decision::Disagree(text) if text.contains("copy")));
         let mut from = answers(&[2, 3]);
-        from.get_mut(&2).unwrap().version = 2;
+        from.get_mut(&2).unwrap().version = 3;
         let newer = decide(&told(1), &seeds(), &from);
-        assert!(matches!(newer, Decision::Disagree(text) if text.contains("version 2")));
+        assert!(matches!(newer, Decision::Disagree(text) if text.contains("version 3")));
     }
 }

@@ -20,11 +20,12 @@ use super::refill::Mark;
 use crate::admin::Health;
 use crate::config::Config;
 use crate::metadata::Refusal;
+use crate::observe::printable;
 use crate::peer::{CallService, Caller, PeerTarget, PeerTransport};
 use crate::router::{BrokerBook, Router};
 use bytes::Bytes;
-use candidates::Candidates;
-use decide::{Decision, MembersNow, Told, VERSION, decide};
+use candidates::{Candidates, Question};
+use decide::{Decision, MembersNow, Outside, Told, VERSION, decide};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -86,6 +87,7 @@ impl Formation {
             seeds: format!("{}: {}", config.cluster.name, seeds.join(", ")),
             record: directory.founding.clone(),
             members: None,
+            outside: None,
             left: false,
             waiting: Vec::new(),
             empty: Vec::new(),
@@ -216,10 +218,11 @@ impl Formation {
         asked
     }
 
-    /// How many brokers wait with this id.
+    /// How many damaged brokers wait with this id. Others with it prove nothing, and keep nobody out.
     pub(super) fn waiting(&self, node: NodeId) -> usize {
         let waiting = self.keep_strangers(self.candidates.lately());
-        waiting.iter().filter(|one| one.node() == node).count()
+        let waiting = waiting.iter().filter(|one| one.damaged.is_some());
+        waiting.filter(|one| one.node() == node).count()
     }
 
     /// Tells `candidate`, and whoever asks, why it is not taken in anew.
@@ -239,9 +242,11 @@ impl Formation {
         asked
     }
 
-    fn answer(&self) -> Told {
-        let mut told = self.told.lock().clone();
-        told.members = self.book.members().map(|(at, known)| MembersNow {
+    /// What `caller` is told. Whatever the version of its question is: the answer says ours.
+    fn answer(&self, caller: &Caller, question: Option<&Question>) -> Told {
+        let told = self.told.lock().clone();
+        let members = self.book.members();
+        let members = members.map(|(at, known)| MembersNow {
             at,
             members: known
                 .into_iter()
@@ -252,8 +257,41 @@ impl Formation {
                 })
                 .collect(),
         });
-        told
+        let damaged = question.and_then(Question::damaged);
+        let seeds = question.map_or("", |question| question.seeds.as_str());
+        tell(told, members, (caller.broker, caller.node, damaged), seeds)
     }
+}
+
+/// What of `told` and the `members` is for who asks: broker id and Raft node of its handshake, the Raft node that it says it was, and its seeds. All, if it is a
+/// member or was a founder, also as the damaged one: nobody else knows that Raft node. While there is no cluster, all for who has the same seeds.
+/// Else nothing with which it could pass for a member.
+fn tell(
+    mut told: Told,
+    members: Option<MembersNow>,
+    (broker, node, damaged): (NodeId, RaftNodeId, Option<RaftNodeId>),
+    seeds: &str,
+) -> Told {
+    let Some(record) = told.record.take() else {
+        if seeds != told.seeds {
+            told.raft_node_id = 0;
+        }
+        return told;
+    };
+    let known = members.as_ref().map_or(&record.members, |now| &now.members);
+    let same = known.iter().find(|known| known.broker_id == broker.get());
+    let is = |id: RaftNodeId| same.is_some_and(|same| same.raft_node_id == id.get());
+    if is(node) || damaged.is_some_and(is) {
+        told.record = Some(record);
+        told.members = members;
+        return told;
+    }
+    told.raft_node_id = 0;
+    told.outside = Some(Outside {
+        at: members.as_ref().map(|now| now.at),
+        taken: same.map(|same| same.peer.clone()),
+    });
+    told
 }
 
 impl CallService for Formation {
@@ -263,22 +301,27 @@ impl CallService for Formation {
             !members.any(|known| (known.node, known.raft_node) == (caller.broker, caller.node))
         });
         let left = self.book.has_left(caller.node);
-        if stranger && !left {
-            self.candidates.note(&caller, &request);
-        }
-        // Whatever the version of the question is: the answer says ours.
-        let mut answer = self.answer();
+        let question = candidates::read(&request);
+        let mut answer = self.answer(&caller, question.as_ref());
+        let known = answer.record.is_some();
         answer.left = left;
-        if candidates::wants_waiting(&request) {
-            answer.waiting = self.keep_strangers(self.candidates.lately());
+        if let Some(question) = &question {
+            if stranger && !left {
+                self.candidates.note(&caller, question, known);
+            }
+            if question.waiting && known {
+                answer.waiting = self.keep_strangers(self.candidates.lately());
+            }
+            if question.groups && known {
+                self.tell_groups(&mut answer);
+            }
+            if let Some(gone) = question.without().filter(|_| known) {
+                answer.safe = self.safe_without(gone);
+            }
         }
-        if candidates::wants_groups(&request) {
-            self.tell_groups(&mut answer);
+        if known {
+            answer.refused = self.candidates.refused(&caller);
         }
-        if let Some(gone) = candidates::wants_without(&request) {
-            answer.safe = self.safe_without(gone);
-        }
-        answer.refused = self.candidates.refused(&caller);
         let answer = serde_json::to_vec(&answer).unwrap_or_default();
         std::future::ready(Bytes::from(answer)).boxed()
     }
@@ -336,8 +379,9 @@ impl Asker<'_> {
             let record = match decide(&own, &seeds, &answers) {
                 Decision::Found(nodes) => Some(self.found(&seeds, &nodes)),
                 Decision::Join(record) => Some(record),
-                Decision::NotMember(record, by) => {
-                    self.say(&mut said, not_member(&record, &answers, directory.node, by));
+                Decision::NotMember(by) => {
+                    let name = &self.config.cluster.name;
+                    self.say(&mut said, not_member(name, &answers, directory.node, by));
                     None
                 }
                 Decision::Disagree(text) => {
@@ -404,7 +448,9 @@ impl Asker<'_> {
         };
         let zone = &self.config.node.zone;
         let damaged = self.mark.map(|mark| mark.raft_node);
-        let request = candidates::question(zone, self.config.peer_address(), damaged);
+        let seeds = self.formation.told.lock().seeds.clone();
+        let peer = self.config.peer_address();
+        let request = candidates::question(&seeds, zone, peer, damaged);
         ask(self.transport, &target, id, request).await
     }
 }
@@ -436,20 +482,17 @@ async fn ask(
 }
 
 /// What a broker says that waits to be taken in. Its id may be another one's: then two brokers may have been given one id by mistake.
-fn not_member(record: &Founding, answers: &BTreeMap<i32, Told>, node: NodeId, by: i32) -> String {
-    let cluster = record.cluster();
-    let now = answers.get(&by).and_then(|told| told.members.as_ref());
-    let members = now.map_or(&record.members, |now| &now.members);
-    let same = members.iter().find(|member| member.broker_id == node.get());
-    match same {
-        Some(member) => format!(
-            "cluster {cluster} (broker {by} says so) has a broker {node} with another data directory, at {}: waiting to be taken in. If broker \
+fn not_member(cluster: &str, answers: &BTreeMap<i32, Told>, node: NodeId, by: i32) -> String {
+    let outside = answers.get(&by).and_then(|told| told.outside.as_ref());
+    match outside.and_then(|outside| outside.taken.as_deref()) {
+        Some(at) => format!(
+            "cluster \"{cluster}\" (broker {by} says so) has a broker {node} with another data directory, at {}: waiting to be taken in. If broker \
              {node} has lost its disk, run `tidelog cluster add {node}`. If that one still runs, two brokers have node.id {node}: give this \
              one another id. Else stop it and start it with the data directory it had",
-            member.peer
+            printable(at)
         ),
         None => format!(
-            "cluster {cluster} exists (broker {by} says so) and broker {node} is not one of its members: waiting to be taken in. If it is \
+            "cluster \"{cluster}\" exists (broker {by} says so) and broker {node} is not one of its members: waiting to be taken in. If it is \
              new, run `tidelog cluster add {node}`"
         ),
     }
@@ -460,7 +503,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
 
-    /// Proves that a broker that waits says whose id it has, and where that one is, as who was asked knows it now.
+    /// Proves that a broker that waits says whose id it has, and where that one is, as who was asked knows it now; and what of a cluster is told to whom.
     #[test]
     fn waiting_says_whose_id_it_is() {
         let member = |broker_id, peer: &str| MemberRecord {
@@ -478,8 +521,9 @@ mod tests {
             broker_id: 1,
             raft_node_id: 7,
             seeds: String::new(),
-            record: Some(record.clone()),
+            record: Some(record),
             members: None,
+            outside: None,
             left: false,
             waiting: Vec::new(),
             empty: Vec::new(),
@@ -487,9 +531,16 @@ mod tests {
             safe: Vec::new(),
             refused: None,
         };
+        let asks = |told: &Told, node, raft_node, damaged: Option<u64>, seeds: &str| {
+            let damaged = damaged.map(RaftNodeId::new);
+            let who = (NodeId::new(node), RaftNodeId::new(raft_node), damaged);
+            let mut told = told.clone();
+            let members = told.members.take();
+            tell(told, members, who, seeds)
+        };
         let says = |told: &Told, node| {
-            let answers = BTreeMap::from([(1, told.clone())]);
-            not_member(&record, &answers, NodeId::new(node), 1)
+            let answers = BTreeMap::from([(1, asks(told, node, 8, None, ""))]);
+            not_member("t", &answers, NodeId::new(node), 1)
         };
         assert!(says(&told, 2).contains("has a broker 2 with another data directory, at b:1"));
         assert!(says(&told, 3).contains("broker 3 is not one of its members"));
@@ -499,5 +550,25 @@ mod tests {
         });
         assert!(says(&told, 2).contains("broker 2 is not one of its members"));
         assert!(says(&told, 3).contains("two brokers have node.id 3"));
+
+        // Members, and damaged ones that were, hear everything; others no id of a cluster or a Raft node.
+        assert_eq!(asks(&told, 3, 7, None, ""), told);
+        assert_eq!(asks(&told, 3, 8, Some(7), ""), told);
+        for stranger in [
+            asks(&told, 3, 8, None, "s"),
+            asks(&told, 3, 8, Some(9), "s"),
+            asks(&told, 2, 7, Some(7), "s"),
+        ] {
+            let ids = (stranger.raft_node_id, &stranger.record, &stranger.members);
+            assert_eq!(ids, (0, &None, &None));
+            assert_eq!(stranger.at(), Some(9));
+        }
+        // While there is no cluster, those that found one with it.
+        let mut waits = told;
+        (waits.record, waits.members) = (None, None);
+        waits.seeds = "t: 1@a:1".to_owned();
+        assert_eq!(asks(&waits, 2, 8, None, "t: 1@a:1"), waits);
+        assert_eq!(asks(&waits, 2, 8, None, "t: 1@b:1").raft_node_id, 0);
+        assert_eq!(asks(&waits, 2, 8, None, "").raft_node_id, 0);
     }
 }

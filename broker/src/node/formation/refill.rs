@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 use tidelog_model::RaftNodeId;
 use tokio::time::Instant;
 
+const REPLACED: &str = "another data directory has taken its place";
+const NO_MEMBER: &str = "it is no member of the cluster any more";
+
 /// What a damaged broker learned.
 #[derive(Debug, PartialEq, Eq)]
 enum Learned {
@@ -39,7 +42,22 @@ fn newest<'a>(own: &Told, answers: &'a BTreeMap<i32, Told>) -> Option<&'a Member
 /// Decides for the broker that says `own` of itself, under its new Raft node, and was `damaged` before.
 fn decide(own: &Told, damaged: RaftNodeId, answers: &BTreeMap<i32, Told>) -> Learned {
     let waits = |text: &str| Learned::Waits(text.to_owned());
-    let Some(now) = newest(own, answers) else {
+    let now = newest(own, answers);
+    let outside = answers
+        .values()
+        .filter_map(|told| told.outside.as_ref())
+        .max_by_key(|outside| outside.at);
+    if let Some(outside) = outside
+        && outside.at > now.map(|now| now.at)
+    {
+        // They know neither of its Raft nodes any more.
+        return waits(if outside.taken.is_some() {
+            REPLACED
+        } else {
+            NO_MEMBER
+        });
+    }
+    let Some(now) = now else {
         return waits("no other broker is reached that knows the members of the cluster");
     };
     let mut members = now.members.iter();
@@ -54,8 +72,8 @@ fn decide(own: &Told, damaged: RaftNodeId, answers: &BTreeMap<i32, Told>) -> Lea
                 |why| format!("they refuse, since {why}"),
             ))
         }
-        Some(_) => waits("another data directory has taken its place"),
-        None => waits("it is no member of the cluster any more"),
+        Some(_) => waits(REPLACED),
+        None => waits(NO_MEMBER),
     }
 }
 
@@ -108,7 +126,7 @@ impl Asker<'_> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use super::super::decide::VERSION;
+    use super::super::decide::{Outside, VERSION};
     use super::super::record::MemberRecord;
     use super::*;
     use uuid::Uuid;
@@ -137,6 +155,7 @@ mod tests {
                 at,
                 members: members.collect(),
             }),
+            outside: None,
             left: false,
             waiting: Vec::new(),
             empty: Vec::new(),
@@ -177,6 +196,22 @@ mod tests {
         let undone = [told(1, 7, 9, Some(34)), told(2, 7, 10, Some(35))];
         assert!(waits(&undone).contains("another data directory"));
         assert!(waits(&[told(1, 7, 9, None)]).contains("no member"));
+        // Who knows more, and neither of its Raft nodes.
+        let mut outside = told(2, 7, 0, None);
+        outside.record = None;
+        let says = |at, taken: Option<&str>| {
+            let taken = taken.map(str::to_owned);
+            Some(Outside { at, taken })
+        };
+        outside.outside = says(Some(10), Some("h:1"));
+        let both = |outside: &Told| waits(&[told(1, 7, 9, Some(33)), outside.clone()]);
+        assert!(both(&outside).contains("another data directory"));
+        outside.outside = says(Some(10), None);
+        assert!(both(&outside).contains("no member"));
+        outside.outside = says(Some(8), None);
+        assert!(both(&outside).contains("have not decided"));
+        outside.outside = says(None, None);
+        assert!(waits(&[outside]).contains("no other broker is reached"));
     }
 
     /// Proves that it says why it is refused, as whoever decides tells it.

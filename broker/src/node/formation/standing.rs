@@ -120,20 +120,28 @@ fn standing(told: &[Told], own: Identity, at: u64) -> Option<Standing> {
         let record = told.record.as_ref();
         record.is_some_and(|record| record.cluster() == own.cluster)
     };
-    let known = told
+    // Who knows this one no more tells it no more of the cluster. The handshake has checked that it is the same.
+    let newest = told
         .iter()
-        .filter(same)
-        .filter_map(|told| told.members.as_ref());
-    let newest = known.max_by_key(|members| members.at)?;
-    if newest.at <= at {
+        .filter(|told| told.outside.is_some() || same(told))
+        .max_by_key(|told| told.at())?;
+    if newest.at()? <= at {
         return None;
     }
-    let mut members = newest.members.iter();
+    if let Some(outside) = &newest.outside {
+        let replaced = outside.taken.is_some();
+        return Some(if replaced {
+            Standing::Replaced
+        } else {
+            Standing::Gone
+        });
+    }
+    let mut members = newest.members.as_ref()?.members.iter();
     match members.find(|member| member.broker_id == own.node.get()) {
         None => Some(Standing::Gone),
         Some(member) => {
             let raft_node = RaftNodeId::new(member.raft_node_id);
-            (raft_node != own.raft_node).then_some(Standing::Replaced(raft_node))
+            (raft_node != own.raft_node).then_some(Standing::Replaced)
         }
     }
 }
@@ -141,7 +149,7 @@ fn standing(told: &[Told], own: Identity, at: u64) -> Option<Standing> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use super::super::decide::{MembersNow, VERSION};
+    use super::super::decide::{MembersNow, Outside, VERSION};
     use super::super::record::{Founding, MemberRecord};
     use super::*;
     use tidelog_model::ClusterId;
@@ -167,6 +175,7 @@ mod tests {
                 at,
                 members: members.iter().map(member).collect(),
             }),
+            outside: None,
             left: false,
             waiting: Vec::new(),
             empty: Vec::new(),
@@ -185,7 +194,7 @@ mod tests {
             raft_node: RaftNodeId::new(11),
         };
         let says = |told: &[Told]| standing(told, own, 9);
-        let replaced = Some(Standing::Replaced(RaftNodeId::new(12)));
+        let replaced = Some(Standing::Replaced);
         assert_eq!(says(&[]), None);
         assert_eq!(says(&[told(7, 10, &[(1, 11), (2, 22)])]), None);
         assert_eq!(says(&[told(7, 10, &[(1, 12), (2, 22)])]), replaced);
@@ -198,6 +207,22 @@ mod tests {
         assert_eq!(says(&[told(8, 10, &[(1, 12)])]), None, "another cluster");
         let both = [told(7, 10, &[(2, 22)]), told(7, 11, &[(1, 12), (2, 22)])];
         assert_eq!(says(&both), replaced, "the newest");
+        let outside = |at, taken: Option<&str>| {
+            let mut told = told(7, 10, &[]);
+            (told.record, told.members) = (None, None);
+            let taken = taken.map(str::to_owned);
+            told.outside = Some(Outside { at, taken });
+            told
+        };
+        assert_eq!(says(&[outside(Some(10), Some("h:1"))]), replaced);
+        assert_eq!(says(&[outside(Some(10), None)]), Some(Standing::Gone));
+        assert_eq!(says(&[outside(Some(9), None)]), None);
+        assert_eq!(says(&[outside(None, None)]), None);
+        let knows_more = [
+            told(7, 11, &[(1, 11), (2, 22)]),
+            outside(Some(10), Some("h:1")),
+        ];
+        assert_eq!(says(&knows_more), None);
         let mut silent = told(7, 10, &[(1, 12)]);
         silent.members = None;
         assert_eq!(says(&[silent]), None, "no metadata");

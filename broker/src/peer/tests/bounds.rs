@@ -224,6 +224,48 @@ async fn slow_senders_are_closed() {
     .await;
 }
 
+/// Proves that callers without a cluster hold no memory that members need, however many they are and however slowly they send: a frame of theirs that is larger
+/// than any question ends its connection before a byte of it is read, and a smaller one has little time.
+#[tokio::test]
+async fn strangers_hold_no_memory_of_members() {
+    let mut small = config();
+    // Room for one append, and for none of strangers beside it.
+    small.frame_memory_bytes = 120_000;
+    small.handshake = Duration::from_millis(500);
+    let (book, broker, listener, recorder, _registered) = listening(small).await;
+    let begin = async |node: u64, bytes: usize| {
+        let mut stream = TcpStream::connect(listener.local_addr()).await.unwrap();
+        let mut hello = identity(None, 3).hello(WireLane::Calls, None, None);
+        hello.from.node = RaftNodeId::new(7_000 + node);
+        stream.write_all(&hello.encode()).await.unwrap();
+        read_handshake(&mut stream, ANSWER_MAGIC, "answer")
+            .await
+            .expect("let in");
+        let parts = messages::call(1, Bytes::from(vec![0; bytes])).into_parts(1, 1000);
+        stream.write_all(&parts[0]).await.unwrap();
+        stream
+    };
+    let mut strangers = Vec::new();
+    for node in 0..32 {
+        strangers.push(begin(node, 4 << 20).await);
+        strangers.push(begin(100 + node, 15_000).await);
+    }
+    assert_eq!(listener.shared.memory.used(), 0);
+    let caller = Broker::new(1, &book);
+    let link = caller.link(&broker, Lane::Appends);
+    link.append(append_at(1, &[0; 100_000]), DEADLINE)
+        .await
+        .expect("nobody is in its way");
+    assert_eq!(recorder.seen(), [1]);
+    for mut stranger in strangers {
+        let mut rest = Vec::new();
+        let _ = stranger.read_to_end(&mut rest).await;
+        assert!(rest.is_empty());
+    }
+    assert_eq!(broker.metrics.closed_for("garbage"), 32, "too large");
+    assert_eq!(broker.metrics.closed_for("stalled"), 32, "too slow");
+}
+
 /// Proves that traffic is counted by lane, alike on both sides.
 #[tokio::test]
 async fn traffic_is_counted() {

@@ -3,7 +3,7 @@
 use super::receiver::Recorder;
 use super::*;
 use crate::peer::frame::WireLane;
-use crate::peer::hello::{ANSWER_MAGIC, Answer, Hello, Reason, Versions};
+use crate::peer::hello::{ANSWER_MAGIC, Answer, Hello, Reason, Versions, Who};
 use crate::peer::io::read_handshake;
 use crate::placement::Lane;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -55,12 +55,12 @@ async fn each_refusal_has_its_text() {
         ),
         (
             Reason::ClusterName,
-            "broker 1 has cluster.name \"test\", broker 2 has \"prod\"",
+            "broker 2 has cluster.name \"prod\", broker 1 has another one",
             Box::new(|hello| hello.name = "prod".to_owned()),
         ),
         (
             Reason::ClusterName,
-            "broker 1 has cluster.name \"test\", broker 2 has \"a\\nWARN all is lost\"",
+            "broker 2 has cluster.name \"a\\nWARN all is lost\", broker 1 has another one",
             Box::new(|hello| hello.name = "a\nWARN all is lost".to_owned()),
         ),
         (
@@ -80,7 +80,7 @@ async fn each_refusal_has_its_text() {
         ),
         (
             Reason::Cluster,
-            "broker 1 is of cluster 00000000-0000-0000-0000-000000000007, broker 2 of cluster 00000000-0000-0000-0000-000000000008",
+            "broker 2 is of cluster 00000000-0000-0000-0000-000000000008, broker 1 of another one",
             Box::new(move |hello| hello.from.cluster = Some(other)),
         ),
         (
@@ -95,7 +95,7 @@ async fn each_refusal_has_its_text() {
         ),
         (
             Reason::Node,
-            "broker 1 runs on another data directory than the one that is wanted: one of them was replaced (Raft node 1001, not 1003)",
+            "broker 1 runs on another data directory than the one that is wanted: one of them was replaced (its Raft node is not 1003)",
             Box::new(|hello| {
                 hello.broker_wanted = None;
                 hello.node_wanted = Some(node_of(3));
@@ -116,6 +116,36 @@ async fn each_refusal_has_its_text() {
         );
         assert_eq!(broker.metrics.refused_for(reason.name()), before + 1);
     }
+    listener.stop().await;
+}
+
+/// Proves that who is let in hears of the ids of a broker those that it said itself, and no others: with them it could pass for the broker.
+#[tokio::test]
+async fn nobody_learns_to_pass_for_a_broker() {
+    let broker = Broker::new(1, &Arc::default());
+    let listener = broker.listen().await;
+    let told = async |change: fn(&mut Hello)| {
+        let mut hello = hello();
+        hello.lane = Some(WireLane::Calls);
+        change(&mut hello);
+        let answer = ask(listener.local_addr(), &hello).await;
+        assert_eq!(answer.refused, None);
+        let Who {
+            cluster,
+            node,
+            instance,
+            ..
+        } = answer.from;
+        (cluster, node.get(), instance)
+    };
+    assert_eq!(told(|_| {}).await, (Some(cluster()), 1001, 0));
+    let any_node = told(|hello| hello.node_wanted = None).await;
+    assert_eq!(any_node, (Some(cluster()), 0, 0));
+    let stranger = told(|hello| {
+        hello.from.cluster = None;
+        hello.node_wanted = None;
+    });
+    assert_eq!(stranger.await, (None, 0, 0));
     listener.stop().await;
 }
 
@@ -166,7 +196,7 @@ async fn a_refused_caller_knows_why() {
         panic!("{error}");
     };
     assert!(text.contains("broker 1 at 127.0.0.1:"), "{text}");
-    assert!(text.contains("refuses: broker 1 is of cluster"), "{text}");
+    assert!(text.contains("refuses: broker 2 is of cluster"), "{text}");
     assert!(receiver.seen().is_empty());
     assert!(stranger.metrics.connect_failures.get() > 0);
     listener.stop().await;
