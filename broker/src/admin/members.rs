@@ -363,6 +363,9 @@ pub(super) async fn transfer(
 }
 
 pub(super) async fn balance(State(state): State<AdminState>) -> Result<Json<Members>, Failure> {
+    // Also when no wish is known: who cannot be asked has not said that there is none.
+    let current = state.router.metadata_barrier().await;
+    current.map_err(|error| Failure::unavailable(error.to_string()))?;
     let asked: Vec<PlacementGroupId> = state
         .router
         .image(|image| image.preferred().keys().copied().collect());

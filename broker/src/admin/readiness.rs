@@ -122,6 +122,7 @@ fn said(groups: &[PlacementGroupId], one: &str, several: &str) -> Option<String>
         (0, _) => None,
         (1, _) => Some(format!("group {names} {one}")),
         (_, 0) => Some(format!("groups {names} {several}")),
+        (_, 1) => Some(format!("groups {names} and 1 other {several}")),
         (_, more) => Some(format!("groups {names} and {more} others {several}")),
     }
 }
@@ -216,6 +217,7 @@ fn names(partitions: &[String]) -> String {
     let shown: Vec<&str> = partitions.iter().take(SHOWN).map(String::as_str).collect();
     match partitions.len() {
         0 => "anything that it would hold; it holds no partition".to_owned(),
+        count if count == SHOWN + 1 => format!("{} and 1 other", shown.join(", ")),
         count if count > SHOWN => format!("{} and {} others", shown.join(", "), count - SHOWN),
         _ => shown.join(", "),
     }

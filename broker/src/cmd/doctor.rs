@@ -1,6 +1,6 @@
-//! `tidelog doctor`: what an object store can and cannot do, and whether the files of TLS between brokers are good.
+//! `tidelog doctor`: what an object store can and cannot do, and of a broker's configuration whether its data directory can be made and its files of TLS are good.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -16,7 +16,7 @@ pub(crate) struct DoctorArgs {
     /// The store: `file:///dir` or `s3://bucket/prefix`. Credentials from the AWS_* variables. Without it, the one of the configuration.
     #[arg(long, value_name = "URL", required_unless_present = "config")]
     store: Option<String>,
-    /// The TOML file of a broker: its store is checked, and its files for TLS between brokers.
+    /// The TOML file of a broker: its store is checked, its data directory, and its files for TLS between brokers.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// A configuration key, for example `--set store.endpoint=http://127.0.0.1:8333`. May be given several times.
@@ -26,6 +26,7 @@ pub(crate) struct DoctorArgs {
 
 /// Checks the files of TLS, if there are any, and probes the store; exit code 1 if anything that Tidelog needs is missing.
 pub(crate) async fn run(args: DoctorArgs, global: &Global) -> ExitCode {
+    let names_broker = args.config.is_some();
     let file = match args.config.map(super::read_config).transpose() {
         Ok(file) => file,
         Err(error) => return super::usage(&error),
@@ -45,19 +46,28 @@ pub(crate) async fn run(args: DoctorArgs, global: &Global) -> ExitCode {
     };
     let world = World::system();
     let tls = check_peer_tls(&config, &world);
+    let dir = names_broker.then(|| check_data_dir(&config.node.data_dir));
     let report = match probe_store(&config, &world).await {
         Ok(report) => report,
         Err(error) => return super::fail(&error.to_string()),
     };
     match global.output {
-        Output::Json => super::show(&to_json(&report, &tls)),
+        Output::Json => super::show(&to_json(&report, &tls, dir.as_ref())),
         Output::Table => {
             super::show(report.to_string().trim_end());
             tls_lines(&tls).iter().for_each(|line| super::show(line));
+            match &dir {
+                Some(Ok(())) => super::show("ok       node.data-dir is there or can be made"),
+                Some(Err(error)) => super::show(&format!("FAILED   {error}")),
+                None => {}
+            }
         }
     }
     if tls.is_err() {
         return super::fail("TLS between brokers would not work with these files");
+    }
+    if let Some(Err(_)) = dir {
+        return super::fail("a broker could not keep its data there");
     }
     if report.is_ok() {
         return ExitCode::SUCCESS;
@@ -66,6 +76,26 @@ pub(crate) async fn run(args: DoctorArgs, global: &Global) -> ExitCode {
         "the store serves a cluster of one broker, but not more"
     } else {
         "the store does not do what Tidelog needs of it"
+    })
+}
+
+/// Whether a broker could write to its data directory, or make it. Tried in what is there of its path, with a directory that is removed again.
+fn check_data_dir(dir: &Path) -> Result<(), String> {
+    let there = dir.ancestors().find(|path| path.exists());
+    let there = there.filter(|path| !path.as_os_str().is_empty());
+    let there = there.unwrap_or(Path::new("."));
+    let tried = there.join(format!(".tidelog-doctor-{}", std::process::id()));
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the directory is made and removed in one go: there is nothing to keep"
+    )]
+    let made = std::fs::create_dir(&tried).and_then(|()| std::fs::remove_dir(&tried));
+    made.map_err(|error| {
+        format!(
+            "node.data-dir = {}: nothing can be written in {}: {error}",
+            dir.display(),
+            there.display()
+        )
     })
 }
 
@@ -87,7 +117,7 @@ fn tls_lines(tls: &Checked) -> Vec<String> {
     }
 }
 
-fn to_json(report: &ProbeReport, tls: &Checked) -> String {
+fn to_json(report: &ProbeReport, tls: &Checked, dir: Option<&Result<(), String>>) -> String {
     let checks: Vec<serde_json::Value> = report
         .checks
         .iter()
@@ -109,11 +139,16 @@ fn to_json(report: &ProbeReport, tls: &Checked) -> String {
         }),
         Err(error) => serde_json::json!({"outcome": "failed", "reason": error.to_string()}),
     };
+    let dir = dir.map(|dir| match dir {
+        Ok(()) => serde_json::json!({"outcome": "ok"}),
+        Err(reason) => serde_json::json!({"outcome": "failed", "reason": reason}),
+    });
     serde_json::json!({
         "checks": checks,
         "fit_for_one_broker": one,
         "fit_for_many_brokers": many,
         "peer_tls": tls,
+        "data_dir": dir,
     })
     .to_string()
 }
@@ -121,6 +156,7 @@ fn to_json(report: &ProbeReport, tls: &Checked) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    #![allow(clippy::disallowed_methods, reason = "tests may touch the real world")]
     use super::*;
     use clap::Parser;
 
@@ -137,6 +173,20 @@ mod tests {
         assert!(parse(&[]).is_err());
         assert!(parse(&["--store", "file:///d"]).is_ok());
         assert!(parse(&["--config", "b.toml"]).is_ok());
+    }
+
+    /// Proves that a data directory that cannot be made is found, that one that can be, or is there, is not, and that nothing is left behind.
+    #[test]
+    fn data_directories_are_tried() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, b"").unwrap();
+        assert_eq!(check_data_dir(dir.path()), Ok(()));
+        assert_eq!(check_data_dir(&dir.path().join("a/b")), Ok(()));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        let error = check_data_dir(&file.join("data")).unwrap_err();
+        assert!(error.contains("nothing can be written"), "{error}");
+        assert!(check_data_dir(Path::new("/proc/nope")).is_err());
     }
 
     /// Proves what is said of good files, of files to see to, and of bad ones.

@@ -38,6 +38,7 @@ impl Config {
                 format!("{key} = {address:?} is not host:port, for example 0.0.0.0:9092")
             })?;
         }
+        self.check_listeners()?;
         for (key, address) in [
             ("kafka.advertised", &self.kafka.advertised),
             ("peer.advertised", &self.peer.advertised),
@@ -59,6 +60,42 @@ impl Config {
             },
         )
     }
+
+    /// Two listeners cannot have one address. Port 0 is a free one each time.
+    fn check_listeners(&self) -> Result<(), ConfigError> {
+        let peer = ("peer.listen", &self.peer.listen);
+        let others = [
+            ("kafka.listen", &self.kafka.listen),
+            ("admin.listen", &self.admin.listen),
+        ];
+        // A broker of one listens for no peers.
+        let peer = (self.seeds().len() > 1).then_some(peer);
+        let [kafka, admin] = others;
+        let pairs = [
+            (Some(kafka), Some(admin)),
+            (peer, Some(kafka)),
+            (peer, Some(admin)),
+        ];
+        for pair in pairs {
+            if let (Some((key, address)), Some((other, at))) = pair {
+                check(!clash(address, at), || {
+                    format!(
+                        "{key} = {address:?} and {other} = {at:?} are one address: each listener needs a port of its own"
+                    )
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the second of two listeners would find its port taken.
+fn clash(one: &str, other: &str) -> bool {
+    let (Some((host, port)), Some((at, port_of_other))) = (host_port(one), host_port(other)) else {
+        return false;
+    };
+    let all = |host: &str| matches!(host, "0.0.0.0" | "::" | "[::]");
+    port == port_of_other && port != 0 && (host == at || all(host) || all(at))
 }
 
 #[cfg(test)]
@@ -73,6 +110,38 @@ mod tests {
             ..Sources::default()
         };
         Config::load(&sources).map_err(|error| error.to_string())
+    }
+
+    /// Proves that two listeners of one port are refused where one of them would find it taken, and not where none would.
+    #[test]
+    fn listeners_have_ports_of_their_own() {
+        for (one, other) in [("h:1", "h:1"), ("0.0.0.0:1", "h:1"), ("h:1", "[::]:1")] {
+            assert!(clash(one, other), "{one} {other}");
+        }
+        for (one, other) in [("h:1", "h:2"), ("g:1", "h:1"), ("h:0", "h:0")] {
+            assert!(!clash(one, other), "{one} {other}");
+        }
+        let peer = "peer.listen=127.0.0.1:9092".to_owned();
+        let seeds = "cluster.seeds=1@h:9092,2@i:9092".to_owned();
+        let told = |set: Vec<String>| {
+            let sources = Sources {
+                set,
+                ..Sources::default()
+            };
+            Config::load(&sources).map_err(|error| error.to_string())
+        };
+        assert!(told(vec![peer.clone()]).is_ok(), "it listens for no peers");
+        let error = told(vec![
+            peer,
+            seeds,
+            "node.id=1".to_owned(),
+            "kafka.advertised=h:9092".to_owned(),
+        ]);
+        let error = error.unwrap_err();
+        assert!(
+            error.contains("peer.listen = \"127.0.0.1:9092\" and kafka.listen"),
+            "{error}"
+        );
     }
 
     /// Proves that what cannot be listened on, dialled, or opened is refused when the configuration is read, by key and value.
@@ -91,6 +160,8 @@ mod tests {
             ("cluster.name=", "cluster.name has 0 bytes"),
             ("store.url=ftp://x", "store.url = \"ftp://x\""),
             ("store.url=/data", "store.url = \"/data\""),
+            ("admin.listen=127.0.0.1:9092", "are one address"),
+            ("kafka.listen=0.0.0.0:9640", "are one address"),
         ] {
             let error = load(set).expect_err(set);
             assert!(error.contains(part), "{set}: {error}");

@@ -228,6 +228,7 @@ fn listed(names: &[String]) -> String {
     let shown = shown.collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(NAMED_MAX) {
         0 => shown,
+        1 => format!("{shown} and 1 other"),
         more => format!("{shown} and {more} others"),
     }
 }

@@ -86,7 +86,7 @@ pub trait StateMachine: Send + Sync + 'static {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
     /// This replica does not lead, or its lease has run out. Did not happen. Ask `leader` where it is known.
-    #[error("this replica does not lead the group (leader: {leader:?})")]
+    #[error("this replica does not lead the group; {}", led_by(*leader))]
     NotLeader {
         /// The broker that leads, as far as this replica knows.
         leader: Option<NodeId>,
@@ -111,6 +111,13 @@ pub enum ProposeError {
     /// The group stopped. May have happened: the entry may already be in the log.
     #[error("the group stopped: {0}")]
     Fatal(String),
+}
+
+fn led_by(leader: Option<NodeId>) -> String {
+    leader.map_or_else(
+        || "no leader is known".to_owned(),
+        |broker| format!("broker {broker} does"),
+    )
 }
 
 impl ProposeError {

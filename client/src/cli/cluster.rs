@@ -164,7 +164,7 @@ pub(super) async fn leaders(
         LeadersVerb::Balance { timeout } => {
             let mut asking = Asking::new(timeout, global, world)?;
             asking.ask(AdminClient::balance_leaders).await?;
-            asking.wait(|members| Ok(uneven(members))).await?
+            asking.wait(|members| Ok(unbalanced(members))).await?
         }
         LeadersVerb::Transfer {
             group,
@@ -351,8 +351,22 @@ fn shown(names: &[&str]) -> String {
     let first = names.iter().take(SHOWN).copied().collect::<Vec<_>>();
     match names.len().saturating_sub(SHOWN) {
         0 => first.join(", "),
+        1 => format!("{} and 1 other", first.join(", ")),
         more => format!("{} and {more} others", first.join(", ")),
     }
+}
+
+/// What is missing until leadership is known, and spread evenly. A lost group has no leader to wait for.
+fn unbalanced(members: &Members) -> Option<String> {
+    if members.metadata_leader.is_none() {
+        return Some("no leader of the cluster's metadata is known".to_owned());
+    }
+    let waits = |at: &&MemberGroup| at.leader.is_none() && at.lost.is_none();
+    let without = members.groups.iter().filter(waits).count();
+    if without > 0 {
+        return Some(format!("placement groups without a leader: {without}"));
+    }
+    uneven(members)
 }
 
 /// What is missing until leadership is spread evenly: for every number of copies the brokers lead the same number of groups, give or take one.
@@ -519,6 +533,24 @@ mod tests {
         assert!(lost(&at).unwrap().ends_with("t-19 and 10 others\n"));
         at.lost = Some(Vec::new());
         assert!(lost(&at).unwrap().ends_with("no partition\n"));
+    }
+
+    /// Proves that leadership is not taken for spread while nobody is known to lead something, and that a lost group is not waited for.
+    #[test]
+    fn who_leads_nothing_is_not_balanced() {
+        let mut now = members();
+        assert_eq!(unbalanced(&now), None);
+        now.groups[0].leader = None;
+        let text = unbalanced(&now).unwrap();
+        assert_eq!(text, "placement groups without a leader: 1");
+        now.groups[0].lost = Some(Vec::new());
+        assert_eq!(unbalanced(&now), None);
+        now.metadata_leader = None;
+        let text = unbalanced(&now).unwrap();
+        assert_eq!(text, "no leader of the cluster's metadata is known");
+        now.metadata_leader = Some(1);
+        now.brokers[0].leads = 4;
+        assert!(unbalanced(&now).unwrap().contains("between 1 and 4"));
     }
 
     /// Proves that a drain that cannot end because of a lost group fails with its partitions, and that one that waits for a leader says so.

@@ -135,7 +135,9 @@ pub(super) async fn look_at_cluster(cluster: &Cluster, topic: Option<&str>) -> O
 fn named(numbers: &[String]) -> String {
     let mut text = numbers[..numbers.len().min(NAMED_MAX)].join(", ");
     if numbers.len() > NAMED_MAX {
-        text.push_str(&format!(" and {} others", numbers.len() - NAMED_MAX));
+        let more = numbers.len() - NAMED_MAX;
+        let others = if more == 1 { "other" } else { "others" };
+        text.push_str(&format!(" and {more} {others}"));
     }
     text
 }
@@ -229,6 +231,8 @@ mod tests {
         let none = metadata(None, &[Some(1), None]);
         assert!(found(&none, None).starts_with("no leader of the cluster's metadata is known"));
         assert!(found(&none, Some("t")).starts_with("no leader of partition 1 of 't' known"));
+        let one_more = found(&metadata(Some(1), &[None; 6]), Some("t"));
+        assert!(one_more.contains("4 and 1 other of"), "{one_more}");
         let many = metadata(Some(1), &[None; 7]);
         let text = found(&many, Some("t"));
         assert!(
