@@ -9,11 +9,11 @@ use super::health::Health;
 use crate::placement::{Group, StateMachine};
 use crate::router::Router;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::Tasks;
-use tidelog_model::PlacementGroupId;
+use tidelog_model::{NodeId, PlacementGroupId};
 use tokio::time::Instant;
 
 /// How often it is looked.
@@ -179,7 +179,11 @@ fn groups(router: &Router) -> BTreeMap<PlacementGroupId, Now> {
 /// Keeps part `groups` of `health` current until `tasks` stop. It is, when this returns.
 pub fn watch_groups(router: &Router, health: &Health, tasks: &Tasks) {
     let seen = Arc::new(Mutex::new(Seen::new(Instant::now())));
-    let look = move |router: &Router| seen.lock().look(Instant::now(), &groups(router));
+    let look = move |router: &Router| {
+        let mut verdict = seen.lock().look(Instant::now(), &groups(router));
+        verdict.warning = both(verdict.warning, say_reverted(&router.reverted()));
+        verdict
+    };
     tell(health, look(router));
     let (router, health) = (router.clone(), health.clone());
     tasks.supervise("readiness", TICK, move || {
@@ -195,6 +199,18 @@ pub fn watch_groups(router: &Router, health: &Health, tasks: &Tasks) {
             }
         }
     });
+}
+
+/// Of which groups, that this broker leads, which other ones have lost acknowledged entries.
+fn say_reverted(reverted: &BTreeMap<PlacementGroupId, Vec<NodeId>>) -> Option<String> {
+    let brokers: BTreeSet<String> = reverted.values().flatten().map(NodeId::to_string).collect();
+    let groups: Vec<_> = reverted.keys().copied().collect();
+    let brokers = brokers.into_iter().collect::<Vec<_>>().join(", ");
+    let (one, several) = (
+        format!("has a copy that lost acknowledged entries, on broker {brokers}"),
+        format!("have copies that lost acknowledged entries, on broker {brokers}"),
+    );
+    said(&groups, &one, &several)
 }
 
 /// An error line about each group that was not `named` before.
@@ -309,6 +325,20 @@ mod tests {
             rig.after(60, &[(0, Now::Leaderless), led[0]]),
             Verdict::default()
         );
+    }
+
+    /// Proves that a group with a copy that went back is not called well by its leader.
+    #[test]
+    fn copies_that_went_back_are_a_warning() {
+        let group = PlacementGroupId::new;
+        let mut reverted = BTreeMap::new();
+        assert_eq!(say_reverted(&reverted), None);
+        reverted.insert(group(4), vec![NodeId::new(3)]);
+        let said = "group 4 has a copy that lost acknowledged entries, on broker 3";
+        assert_eq!(say_reverted(&reverted).as_deref(), Some(said));
+        reverted.insert(group(5), vec![NodeId::new(2), NodeId::new(3)]);
+        let said = "groups 4, 5 have copies that lost acknowledged entries, on broker 2, 3";
+        assert_eq!(say_reverted(&reverted).as_deref(), Some(said));
     }
 
     /// Proves that what can never come is not waited for: a lost group is a warning from the beginning, a lag after ten minutes.

@@ -131,6 +131,12 @@ fn reading(state: &AdminState) -> Reading {
         reading.brokers_fenced = fenced.count() as u64;
     });
     reading.groups_lost = state.router.lost_groups().len() as u64;
+    reading.replicas_reverted = state
+        .router
+        .reverted()
+        .values()
+        .map(Vec::len)
+        .sum::<usize>() as u64;
     for group in state.router.data_groups() {
         let mut of_group = GroupReading {
             group: group.id().get(),

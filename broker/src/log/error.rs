@@ -21,6 +21,11 @@ pub struct LogFailure {
     pub source: Arc<io::Error>,
 }
 
+/// What to do about a replica that lacks what it had acknowledged. The Raft node id is the broker's, not the directory's: without one group's files the same
+/// voter would come back with nothing.
+const REFILL: &str = "This broker must be refilled from the others: in a cluster of several it is by itself (cluster.refill-damaged), or give it an empty data \
+     directory and run `tidelog cluster add`. Do not remove the directory of a single group: the broker would take part in it without what it acknowledged";
+
 /// Errors of [`super::GroupLog`].
 #[derive(Debug, Clone, Error)]
 pub enum LogError {
@@ -48,9 +53,8 @@ pub enum LogError {
         /// What it says.
         version: u16,
     },
-    /// Bytes that may have been acknowledged are damaged. They are not cut: refill this replica from a peer, or let it
-    /// join as a new node.
-    #[error("log file {} is damaged at byte {position}: {what}. It may have been acknowledged, so it is not cut: refill this replica from a peer, or remove the group's directory and join as a new node", path.display())]
+    /// Bytes that may have been acknowledged are damaged. They are not cut: the broker is refilled from the others.
+    #[error("log file {} is damaged at byte {position}: {what}. It may have been acknowledged, so it is not cut. {REFILL}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -60,11 +64,19 @@ pub enum LogError {
         what: String,
     },
     /// Files that must be there are not. Unlike damage that is not what a disk does by itself: put them back.
-    #[error("log files are missing at {}: {what}. They may have been acknowledged: use the right data directory, or put them back; else remove the group's directory and join as a new node", path.display())]
+    #[error("log files are missing at {}: {what}. They may have been acknowledged: use the right data directory, or put them back. If they are gone for good: {REFILL}", path.display())]
     Missing {
         /// Where.
         path: PathBuf,
         /// What says so.
+        what: String,
+    },
+    /// What was acknowledged is not there, and nothing on the disk says where it was. Refilled, as damage is.
+    #[error("group log {} has lost what was acknowledged: {what}. {REFILL}", dir.display())]
+    Lost {
+        /// The log's directory.
+        dir: PathBuf,
+        /// What is lost, and who says so.
         what: String,
     },
     /// A read, the recovery, or a checkpoint met a disk error. Nothing that was acknowledged is in doubt; try again.
@@ -111,7 +123,9 @@ impl LogError {
             Self::Invalid(_) => io::ErrorKind::InvalidInput,
             Self::Poisoned(failure) => failure.source.kind(),
             Self::Io { source, .. } => source.kind(),
-            Self::Damaged { .. } | Self::Missing { .. } => io::ErrorKind::InvalidData,
+            Self::Damaged { .. } | Self::Missing { .. } | Self::Lost { .. } => {
+                io::ErrorKind::InvalidData
+            }
             Self::Purged { .. } | Self::NotFound { .. } => io::ErrorKind::NotFound,
             Self::Closed => io::ErrorKind::BrokenPipe,
             Self::Locked { .. } | Self::Identity { .. } | Self::Version { .. } => {

@@ -73,7 +73,8 @@ pub trait LogObserver: Send + Sync + 'static {
     /// A batch is done. Called by the writer after every batch: must not block.
     fn batch(&self, batch: &BatchObservation);
 
-    /// Bytes that may have been acknowledged are damaged: a [`LogError::Damaged`] that the caller of the log gets next. May touch the disk.
+    /// What may have been acknowledged is damaged, a [`LogError::Damaged`] that the caller of the log gets next; or is not there at all, a
+    /// [`LogError::Lost`]: who holds the log must not go on with it. May touch the disk.
     fn damaged(&self, _error: &LogError) {}
 }
 

@@ -353,6 +353,18 @@ impl GroupLog {
         .await
     }
 
+    /// This log ends before `acknowledged`, which it had held durably: tells the observer. Blocking.
+    pub fn has_lost(&self, acknowledged: LogId) {
+        let last = self.state().last.unwrap_or_default();
+        let error = LogError::Lost {
+            dir: self.shared.config.dir.clone(),
+            what: format!(
+                "it ends at {last}, but this replica had acknowledged everything up to {acknowledged}, as the leader of the group knows"
+            ),
+        };
+        self.shared.told_of(&error);
+    }
+
     /// Counters.
     #[must_use]
     pub fn metrics(&self) -> &LogMetrics {

@@ -72,7 +72,7 @@ impl Shared {
 
 /// See [`LogObserver::damaged`].
 pub(super) fn tell(observer: &dyn LogObserver, error: &LogError) {
-    if matches!(error, LogError::Damaged { .. }) {
+    if matches!(error, LogError::Damaged { .. } | LogError::Lost { .. }) {
         observer.damaged(error);
     }
 }

@@ -31,6 +31,7 @@ mod produce;
 mod refilled;
 mod replaced;
 mod replica_moves;
+mod reverted;
 mod secured;
 mod starting;
 mod strangers;

@@ -74,6 +74,8 @@ pub struct Reading {
     pub brokers_fenced: u64,
     /// Groups without any replica left.
     pub groups_lost: u64,
+    /// Replicas that have lost what they acknowledged to this broker.
+    pub replicas_reverted: u64,
     /// Panics of background tasks.
     pub task_panics: u64,
     /// Whether the object store answers.
@@ -108,6 +110,9 @@ impl Metrics {
         gauges.brokers.set(signed(reading.brokers));
         gauges.brokers_fenced.set(signed(reading.brokers_fenced));
         gauges.groups_lost.set(signed(reading.groups_lost));
+        gauges
+            .replicas_reverted
+            .set(signed(reading.replicas_reverted));
         gauges.task_panics.set(signed(reading.task_panics));
         gauges.store_up.set(i64::from(reading.store_up));
         gauges.uptime_seconds.set(signed(reading.uptime_seconds));

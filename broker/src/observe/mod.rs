@@ -82,6 +82,7 @@ struct Gauges {
     brokers: Gauge,
     brokers_fenced: Gauge,
     groups_lost: Gauge,
+    replicas_reverted: Gauge,
     leader: Family<GroupLabel, Gauge>,
     last_applied: Family<GroupLabel, Gauge>,
     local_bytes: Family<GroupLabel, Gauge>,
@@ -172,6 +173,7 @@ impl Gauges {
             brokers: Gauge::default(),
             brokers_fenced: Gauge::default(),
             groups_lost: Gauge::default(),
+            replicas_reverted: Gauge::default(),
             leader: Family::default(),
             last_applied: Family::default(),
             local_bytes: Family::default(),
@@ -206,6 +208,11 @@ impl Gauges {
             "groups_lost",
             "Placement groups with a replica here that are lost: most of their copies are gone with their disks",
             g.groups_lost.clone(),
+        );
+        registry.register(
+            "replicas_reverted",
+            "Replicas of groups that this broker leads that have lost entries they had acknowledged: they count as gone until their broker is refilled",
+            g.replicas_reverted.clone(),
         );
     }
 

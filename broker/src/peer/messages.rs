@@ -98,6 +98,7 @@ pub(super) fn append(group: PlacementGroupId, request: AppendRequest) -> Message
         put_vote(out, request.vote);
         put_optional(out, request.previous);
         put_optional(out, request.committed);
+        put_optional(out, request.acknowledged);
         out.count(request.entries.len());
         for entry in &request.entries {
             put_log_id(out, entry.id);
@@ -118,6 +119,7 @@ pub(super) fn read_append(frame: &Frame) -> Parsed<AppendRequest> {
     let vote = get_vote(&mut reader)?;
     let previous = get_optional(&mut reader, "the previous entry")?;
     let committed = get_optional(&mut reader, "the committed entry")?;
+    let acknowledged = get_optional(&mut reader, "the acknowledged entry")?;
     let count = reader.count(ENTRY_ROW_BYTES, "the entries")?;
     let mut entries = Vec::with_capacity(count);
     let mut before = previous;
@@ -142,6 +144,7 @@ pub(super) fn read_append(frame: &Frame) -> Parsed<AppendRequest> {
         vote,
         previous,
         committed,
+        acknowledged,
         entries,
     })
 }

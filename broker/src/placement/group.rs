@@ -4,6 +4,7 @@
 //! Not here: the parts it is made of (the other files of this folder).
 //! Spec: docs/protocols/placement.md
 
+use super::acknowledged::Acknowledged;
 use super::config::{GroupConfig, PlacementError};
 use super::contract::{Command, Leadership, ProposeError, SnapshotError, StateMachine};
 use super::in_flight::InFlight;
@@ -288,6 +289,12 @@ impl<M: StateMachine> Group<M> {
         }
     }
 
+    /// Replicas that have lost entries they had acknowledged to this leader, with their brokers: they count as gone. Empty unless this replica leads.
+    #[must_use]
+    pub fn reverted(&self) -> BTreeMap<RaftNodeId, NodeId> {
+        self.core.observer.reverted()
+    }
+
     /// The group's log, to read bodies of entries from.
     #[must_use]
     pub fn log(&self) -> &GroupLog {
@@ -297,7 +304,8 @@ impl<M: StateMachine> Group<M> {
     /// Where the transport hands in what peers send.
     #[must_use]
     pub fn inbox(&self) -> PeerInbox {
-        PeerInbox::new(self.core.raft.clone(), self.core.observer.heard())
+        let core = &self.core;
+        PeerInbox::new(core.raft.clone(), core.observer.heard(), core.log.clone())
     }
 
     /// Turns to the reason when the group stopped by itself; the process should end with it.
@@ -330,7 +338,8 @@ impl Core {
                 why: error.to_string(),
             })?;
         let log_store = LogStore::new(log.clone());
-        let network = PeerFactory::new(Arc::clone(&peers));
+        let acknowledged = Arc::new(Acknowledged::new(group));
+        let network = PeerFactory::new(Arc::clone(&peers), Arc::clone(&acknowledged));
         let raft = Raft::build(
             config.node.get(),
             raft_config,
@@ -349,7 +358,15 @@ impl Core {
             // By then somebody else would have been elected.
             silence: 2 * config.election_max,
         };
-        let observer = Observer::start(&raft, group, config.node, applied, times, &tasks);
+        let observer = Observer::start(
+            &raft,
+            group,
+            config.node,
+            applied,
+            acknowledged,
+            times,
+            &tasks,
+        );
         let proposer = Proposer {
             raft: raft.clone(),
             observer: observer.clone(),

@@ -5,6 +5,7 @@
 //! Not here: elections (openraft).
 //! Spec: docs/protocols/placement.md (the barrier rule)
 
+use super::acknowledged::Acknowledged;
 use super::contract::Leadership;
 use super::heard::Heard;
 use super::machine_store::MachineStore;
@@ -35,6 +36,7 @@ pub(super) struct Observer {
     data: WatchReceiverOf<Types, RaftDataMetrics<Types>>,
     server: WatchReceiverOf<Types, RaftServerMetrics<Types>>,
     heard: Arc<Heard>,
+    acknowledged: Arc<Acknowledged>,
     times: ObserverTimes,
     own: RaftNodeId,
 }
@@ -63,6 +65,7 @@ impl Observer {
         group: PlacementGroupId,
         node: RaftNodeId,
         applied: watch::Receiver<Option<LogId>>,
+        acknowledged: Arc<Acknowledged>,
         times: ObserverTimes,
         tasks: &Tasks,
     ) -> Self {
@@ -98,6 +101,7 @@ impl Observer {
             data: raft.data_metrics(),
             server: raft.server_metrics(),
             heard: Arc::default(),
+            acknowledged,
             times,
             own: node,
         }
@@ -208,16 +212,33 @@ impl Observer {
                 let heard = heard.get(node).copied().flatten();
                 let is_there = heard.is_some_and(|at| at.into_inner().elapsed() < self.times.lease);
                 let matched = matched.map_or(0, |id| id.index);
-                (
-                    RaftNodeId::new(*node),
-                    is_there && matched + lag_max >= last,
-                )
+                let close = matched + lag_max >= last && !self.acknowledged.is_reverted(*node);
+                (RaftNodeId::new(*node), is_there && close)
             })
             .collect()
     }
 }
 
 impl Observer {
+    /// Replicas that have lost what they had acknowledged to this one, while it leads, with their brokers.
+    pub(super) fn reverted(&self) -> BTreeMap<RaftNodeId, NodeId> {
+        let known = self.now();
+        if !known.is_leader {
+            return BTreeMap::new();
+        }
+        let server = self.server.borrow_watched();
+        let membership = server.membership_config.membership();
+        let reverted = self.acknowledged.reverted(known.term).into_iter();
+        reverted
+            .filter_map(|node| Some((node, membership.get_node(&node.get())?.broker)))
+            .collect()
+    }
+
+    /// `target` is about to be taken in: what it acknowledged when it was in the group before is no promise any more.
+    pub(super) fn forget(&self, target: RaftNodeId) {
+        self.acknowledged.forget(target.get());
+    }
+
     /// Whether, while this replica leads, the entries up to `upto` are on the disks of a quorum of the voters without `gone`, each of which has
     /// answered within the lease; of both sets while voters change.
     pub(super) fn quorum_without(&self, gone: RaftNodeId, upto: LogIndex) -> bool {
@@ -235,7 +256,9 @@ impl Observer {
         };
         let has = |node: &u64| {
             let reached = matched.get(node).copied().flatten() >= Some(upto.get());
-            reached && (*node == self.own.get() || is_there(node))
+            reached
+                && !self.acknowledged.is_reverted(*node)
+                && (*node == self.own.get() || is_there(node))
         };
         let server = self.server.borrow_watched();
         let sets = server.membership_config.membership().get_joint_config();

@@ -87,12 +87,14 @@ impl<M: StateMachine> Group<M> {
         }
     }
 
-    /// How far each replica's log is known to agree with the leader's; empty unless this replica leads.
+    /// How far each replica's log is known to agree with the leader's, those that have lost what they acknowledged left out; empty unless this replica leads.
     #[must_use]
     pub fn matched(&self) -> BTreeMap<RaftNodeId, LogIndex> {
         let metrics = self.core.raft.data_metrics();
         let metrics = metrics.borrow_watched();
+        let reverted = self.reverted();
         let matched = metrics.replication.iter().flatten();
+        let matched = matched.filter(|(node, _)| !reverted.contains_key(&RaftNodeId::new(**node)));
         matched
             .filter_map(|(node, at)| Some((RaftNodeId::new(*node), from_raft((*at)?).index)))
             .collect()
@@ -130,6 +132,7 @@ impl<M: StateMachine> Group<M> {
                 unreached.push(*id);
                 continue;
             }
+            self.core.observer.forget(*id);
             let adding = self.core.raft.add_learner(id.get(), member.clone(), false);
             within(adding).await?;
             return Ok(MembershipStep::Changed);

@@ -4,6 +4,7 @@
 //! Not here: files of a group (`log`), what commands mean (`partition`, `metadata`, `coordinator`).
 //! Spec: docs/protocols/placement.md, docs/formats/group-entries.md
 
+mod acknowledged;
 mod config;
 mod contract;
 mod format;

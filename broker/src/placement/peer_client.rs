@@ -4,6 +4,7 @@
 //! Not here: the transport (`peers.rs`), the receiving side (`peer_inbox.rs`).
 //! Spec: docs/protocols/placement.md (peers)
 
+use super::acknowledged::{Acknowledged, Track};
 use super::format::{Image, encode_image};
 use super::peers::{
     AppendReply, AppendRequest, Lane, PeerError, PeerLink, PeerNetwork, SnapshotRequest,
@@ -25,7 +26,7 @@ use openraft::raft::{
     VoteRequest as RaftVoteRequest, VoteResponse,
 };
 use std::sync::Arc;
-use tidelog_model::RaftNodeId;
+use tidelog_model::{LogId, RaftNodeId, Term};
 
 /// Appends in flight per follower. On a LAN with a sync per append, deep pipelines lose throughput; two to four keep both
 /// the wire and the follower's disk busy (consensus.md 1.3).
@@ -36,11 +37,15 @@ type RpcError = RPCError<Types>;
 /// Makes openraft's clients out of links.
 pub(super) struct PeerFactory {
     network: Arc<dyn PeerNetwork>,
+    acknowledged: Arc<Acknowledged>,
 }
 
 impl PeerFactory {
-    pub(super) fn new(network: Arc<dyn PeerNetwork>) -> Self {
-        Self { network }
+    pub(super) fn new(network: Arc<dyn PeerNetwork>, acknowledged: Arc<Acknowledged>) -> Self {
+        Self {
+            network,
+            acknowledged,
+        }
     }
 
     fn client(&self, target: u64, member: &Member, lane: Lane) -> PeerClient {
@@ -48,6 +53,7 @@ impl PeerFactory {
         PeerClient {
             lane: link(lane),
             signals: link(Lane::Signals),
+            track: self.acknowledged.of(target),
         }
     }
 }
@@ -72,6 +78,7 @@ impl RaftNetworkFactory<Types> for PeerFactory {
 pub(super) struct PeerClient {
     lane: Arc<dyn PeerLink>,
     signals: Arc<dyn PeerLink>,
+    track: Arc<Track>,
 }
 
 fn rpc(error: PeerError) -> RpcError {
@@ -109,20 +116,46 @@ pub(super) fn snapshot_request(
     })
 }
 
-/// The request in our words, and the first and last log id of what it carries.
+/// What an append was about: to say what its answer means.
+#[derive(Clone, Copy)]
+struct Sent {
+    term: Term,
+    previous: Option<RaftLogId>,
+    last: Option<RaftLogId>,
+    /// What the peer had acknowledged when the request left.
+    acknowledged: Option<LogId>,
+}
+
+impl Sent {
+    fn answered(&self, track: &Track, reply: AppendReply) -> Result<AppendReply, PeerError> {
+        let between = (self.previous.map(from_raft), self.last.map(from_raft));
+        track.answered(self.term, self.acknowledged, between, reply)
+    }
+}
+
+/// The request in our words. Called right before it is handed to the link.
 fn append_request(
     rpc: AppendEntriesRequest<Types>,
-) -> Result<(AppendRequest, Option<RaftLogId>, Option<RaftLogId>), PeerError> {
+    track: &Track,
+) -> Result<(AppendRequest, Sent), PeerError> {
+    let vote = vote_from_raft(&rpc.vote);
+    let acknowledged = track.before_sending(vote.term, !rpc.entries.is_empty())?;
     let previous = rpc.prev_log_id;
-    let last = rpc.entries.last().map(|entry| entry.log_id).or(previous);
+    let sent = Sent {
+        term: vote.term,
+        previous,
+        last: rpc.entries.last().map(|entry| entry.log_id).or(previous),
+        acknowledged,
+    };
     let entries: Result<Vec<_>, _> = rpc.entries.into_iter().map(entry_from_raft).collect();
     let request = AppendRequest {
-        vote: vote_from_raft(&rpc.vote),
+        vote,
         previous: previous.map(from_raft),
         committed: rpc.leader_commit.map(from_raft),
+        acknowledged,
         entries: entries.map_err(|error| PeerError::Failed(error.to_string()))?,
     };
-    Ok((request, previous, last))
+    Ok((request, sent))
 }
 
 fn append_response(reply: AppendReply) -> AppendEntriesResponse<Types> {
@@ -173,10 +206,10 @@ impl RaftNetworkV2<Types> for PeerClient {
         request: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RpcError> {
-        let (request, _, _) = append_request(request).map_err(rpc)?;
-        self.lane
-            .append(request, option.soft_ttl())
-            .await
+        let (request, sent) = append_request(request, &self.track).map_err(rpc)?;
+        let reply = self.lane.append(request, option.soft_ttl()).await;
+        reply
+            .and_then(|reply| sent.answered(&self.track, reply))
             .map(append_response)
             .map_err(rpc)
     }
@@ -190,14 +223,16 @@ impl RaftNetworkV2<Types> for PeerClient {
         S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
     {
         let deadline = option.soft_ttl();
-        let replies = input.map(move |request| match append_request(request) {
+        let replies = input.map(move |request| match append_request(request, &self.track) {
             Err(error) => std::future::ready((Err(rpc(error)), true)).boxed(),
-            Ok((request, previous, last)) => {
+            Ok((request, sent)) => {
                 // Called here, in the order of the input; only the waiting overlaps.
                 let reply = self.lane.append(request, deadline);
+                let track = Arc::clone(&self.track);
                 let result = async move {
-                    match reply.await {
-                        Ok(reply) => streamed(reply, previous, last),
+                    let reply = reply.await.and_then(|reply| sent.answered(&track, reply));
+                    match reply {
+                        Ok(reply) => streamed(reply, sent.previous, sent.last),
                         Err(error) => (Err(rpc(error)), true),
                     }
                 };
@@ -247,11 +282,17 @@ impl RaftNetworkV2<Types> for PeerClient {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         option: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
+        let last = snapshot.meta.last_log_id.map(from_raft);
         let request = snapshot_request(&vote, snapshot).map_err(streaming)?;
+        let sent = request.vote;
         tokio::select! {
             closed = cancel => Err(closed.into()),
             reply = self.lane.snapshot(request, option.soft_ttl()) => {
-                reply.map(|vote| SnapshotResponse::new(vote_to_raft(vote))).map_err(streaming)
+                let answered = reply.map_err(streaming)?;
+                if answered == sent {
+                    self.track.installed(sent.term, last);
+                }
+                Ok(SnapshotResponse::new(vote_to_raft(answered)))
             }
         }
     }

@@ -4,6 +4,7 @@
 //! Not here: who may connect and with what bytes (the transport).
 //! Spec: docs/protocols/placement.md (peers)
 
+use super::acknowledged::lost;
 use super::format::decode_image;
 use super::heard::Heard;
 use super::machine_store::MachineStore;
@@ -14,7 +15,7 @@ use super::peers::{
 use super::raft_types::{
     Snapshot, SnapshotMeta, Types, entry_to_raft, from_raft, to_raft, vote_from_raft, vote_to_raft,
 };
-use crate::log::Vote;
+use crate::log::{GroupLog, Vote};
 use openraft::Raft;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::raft::{
@@ -22,6 +23,7 @@ use openraft::raft::{
     VoteRequest as RaftVoteRequest, VoteResponse,
 };
 use std::sync::Arc;
+use tidelog_model::LogId;
 use tokio::time::Instant;
 
 /// Hands messages of peers to one group. Clones share the group.
@@ -31,6 +33,7 @@ use tokio::time::Instant;
 pub struct PeerInbox {
     raft: Raft<Types, MachineStore>,
     heard: Arc<Heard>,
+    log: GroupLog,
 }
 
 fn stopped(error: impl std::fmt::Display) -> PeerError {
@@ -52,8 +55,12 @@ fn vote_reply(response: &VoteResponse<Types>) -> VoteReply {
 }
 
 impl PeerInbox {
-    pub(super) const fn new(raft: Raft<Types, MachineStore>, heard: Arc<Heard>) -> Self {
-        Self { raft, heard }
+    pub(super) const fn new(
+        raft: Raft<Types, MachineStore>,
+        heard: Arc<Heard>,
+        log: GroupLog,
+    ) -> Self {
+        Self { raft, heard, log }
     }
 
     /// Appends; returns when the entries are on this replica's disk or refused.
@@ -63,6 +70,7 @@ impl PeerInbox {
     pub async fn append(&self, request: AppendRequest) -> Result<AppendReply, PeerError> {
         let (at, term) = (Instant::now(), request.vote.term);
         let committed = request.committed.map(|id| id.index);
+        let (previous, acknowledged) = (request.previous, request.acknowledged);
         let entries: Result<Vec<_>, _> = request.entries.into_iter().map(entry_to_raft).collect();
         let raft = AppendEntriesRequest {
             vote: vote_to_raft(request.vote),
@@ -75,7 +83,13 @@ impl PeerInbox {
             AppendEntriesResponse::PartialSuccess(last) => {
                 AppendReply::MatchedUpTo(last.map(from_raft))
             }
-            AppendEntriesResponse::Conflict => AppendReply::Conflict,
+            AppendEntriesResponse::Conflict => {
+                // The vote of who asks was taken: it leads now, and its word about what this replica acknowledged to it counts.
+                if let Some(upto) = acknowledged.filter(|_| lost(previous, acknowledged)) {
+                    self.has_lost(upto).await;
+                }
+                AppendReply::Conflict
+            }
             AppendEntriesResponse::HigherVote(vote) => {
                 return Ok(AppendReply::Newer(vote_from_raft(&vote)));
             }
@@ -84,9 +98,25 @@ impl PeerInbox {
         Ok(reply)
     }
 
+    /// Damage: what is here is less than what others count on. Returns when it is noted durably, before the leader is answered.
+    async fn has_lost(&self, acknowledged: LogId) {
+        if self.heard.note_lost() {
+            let log = self.log.clone();
+            // Touches the disk. If it could not be noted, the next start is told again.
+            let told = tokio::task::spawn_blocking(move || log.has_lost(acknowledged)).await;
+            if let Err(error) = told {
+                tracing::error!("what this replica has lost could not be noted: {error}");
+            }
+        }
+    }
+
     /// A replica that knows no members holds nothing: it was not set up, or starts anew in a group that it was in before. Its vote could make
-    /// a leader of one that lacks what others acknowledged.
+    /// a leader of one that lacks what others acknowledged. So could that of one that has lost some of it.
     fn check_taken_in(&self) -> Result<(), PeerError> {
+        if self.heard.has_lost() {
+            let why = "this replica has lost what it had acknowledged";
+            return Err(PeerError::Failed(why.to_owned()));
+        }
         let metrics = self.raft.server_metrics();
         let metrics = metrics.borrow_watched();
         let known = metrics

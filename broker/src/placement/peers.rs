@@ -68,6 +68,8 @@ pub struct AppendRequest {
     pub previous: Option<LogId>,
     /// What the leader knows to be committed.
     pub committed: Option<LogId>,
+    /// What the follower has acknowledged to this leader, as that knew when the message left.
+    pub acknowledged: Option<LogId>,
     /// The entries, without a gap.
     pub entries: Vec<LogEntry>,
 }

@@ -299,6 +299,21 @@ impl Router {
         safe.map(|group| group.id()).collect()
     }
 
+    /// Brokers whose replica has lost entries that it had acknowledged to this broker, which leads the group.
+    #[must_use]
+    pub fn reverted(&self) -> BTreeMap<PlacementGroupId, Vec<NodeId>> {
+        let brokers = |reverted: BTreeMap<RaftNodeId, NodeId>| reverted.into_values().collect();
+        let data = self.data_groups();
+        let data = data.map(|group| (group.id(), brokers(group.group().reverted())));
+        let metadata = (
+            PlacementGroupId::METADATA,
+            brokers(self.metadata().reverted()),
+        );
+        let all = std::iter::once(metadata).chain(data);
+        all.filter(|(_, brokers): &(_, Vec<_>)| !brokers.is_empty())
+            .collect()
+    }
+
     /// Groups that this broker leads, as it knows for certain now.
     #[must_use]
     pub fn led_groups(&self) -> Vec<PlacementGroupId> {

@@ -56,17 +56,23 @@ impl LogObserver for Damage {
     fn batch(&self, _batch: &BatchObservation) {}
 
     fn damaged(&self, error: &LogError) {
+        let what = error.to_string();
+        // A damaged entry is refused to who reads it; a replica that has lost entries would go on without them, and vote.
+        let ends = matches!(error, LogError::Lost { .. });
+        let end = |why: String| self.fatal.send_replace(Some(Ended::Failed(why)));
         if !self.refills {
+            if ends {
+                end(what);
+            }
             return;
         }
-        let what = error.to_string();
-        match self.mark(&what) {
+        let marked = self.mark(&what);
+        match &marked {
             Ok(true) => {
                 tracing::error!(
                     "{what}. This broker serves nothing more, and is refilled from the others at its next start"
                 );
-                let ended = Ended::Failed(format!("{what}; start it again: it is refilled"));
-                self.fatal.send_replace(Some(ended));
+                end(format!("{what}; start it again: it is refilled"));
             }
             Ok(false) => tracing::error!(
                 "{what}. It is not refilled: so many damaged directories are set aside already that the disk must be broken. Look at it, \
@@ -77,6 +83,9 @@ impl LogObserver for Damage {
                 "{what}. It is not refilled: {}: {failed}",
                 self.dir.display()
             ),
+        }
+        if ends && !matches!(marked, Ok(true)) {
+            end(what);
         }
     }
 }
@@ -130,10 +139,27 @@ mod tests {
         assert_eq!(load().unwrap(), mark);
 
         std::fs::remove_file(dir.path().join("damaged.json")).unwrap();
+        let lost = LogError::Lost {
+            dir: "groups/1".into(),
+            what: "the end".to_owned(),
+        };
+        let (off, ended) = damage(dir.path(), false);
+        off.damaged(&lost);
+        assert!(load().is_none(), "it is not refilled");
+        let Some(Ended::Failed(why)) = ended.borrow().clone() else {
+            panic!("it does not go on without what it had");
+        };
+        assert!(why.contains("the end"), "{why}");
+
         for id in 0..4 {
             std::fs::create_dir(dir.path().join(format!("set-aside-{id}"))).unwrap();
         }
         on.damaged(&found(4));
         assert!(load().is_none());
+        let (on, ended) = damage(dir.path(), true);
+        on.damaged(&found(5));
+        assert!(ended.borrow().is_none());
+        on.damaged(&lost);
+        assert!(load().is_none() && ended.borrow().is_some());
     }
 }

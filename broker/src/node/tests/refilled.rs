@@ -16,6 +16,12 @@ const FRAME_HEADER: usize = 56;
 
 /// The bodies of all entries of a group on a broker: the file, and the place in it.
 fn bodies(home: &Path, group: u32) -> Vec<(PathBuf, usize)> {
+    let frames = frames(home, group).into_iter();
+    frames.map(|(path, _, middle)| (path, middle)).collect()
+}
+
+/// The frames of all entries with a body: the file, where the frame begins, and the middle of the body.
+pub(super) fn frames(home: &Path, group: u32) -> Vec<(PathBuf, usize, usize)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(home.join(format!("groups/{group}"))).unwrap() {
         let path = entry.unwrap().path();
@@ -33,7 +39,7 @@ fn bodies(home: &Path, group: u32) -> Vec<(PathBuf, usize)> {
             };
             let (dir, body) = (field(12), field(16));
             if body > 0 {
-                found.push((path.clone(), at + FRAME_HEADER + dir + body / 2));
+                found.push((path.clone(), at, at + FRAME_HEADER + dir + body / 2));
             }
             at += (FRAME_HEADER + dir + body).next_multiple_of(8);
         }
@@ -58,16 +64,16 @@ fn damage(home: &Path, group: u32) -> (PathBuf, usize) {
     place
 }
 
-fn raft_node(three: &Three, id: i32) -> RaftNodeId {
+pub(super) fn raft_node(three: &Three, id: i32) -> RaftNodeId {
     three.nodes[&id].addresses().identity.raft_node
 }
 
-fn home(three: &Three, id: i32) -> PathBuf {
+pub(super) fn home(three: &Three, id: i32) -> PathBuf {
     three.dir.path().join(id.to_string())
 }
 
 /// Three brokers and a topic whose records lie in every group.
-async fn loaded() -> (Three, Acknowledged) {
+pub(super) async fn loaded() -> (Three, Acknowledged) {
     let mut three = Three::new();
     three.set.push("cluster.session-ms=1000".to_owned());
     three.start(&[1, 2, 3]).await;
@@ -81,7 +87,7 @@ async fn loaded() -> (Three, Acknowledged) {
 }
 
 /// What a broker that does not serve says it waits for, once that has these words.
-async fn waits(three: &Three, id: i32, words: &str) {
+pub(super) async fn waits(three: &Three, id: i32, words: &str) {
     let port = three.ports[&id][2];
     until(words, || async move {
         let open = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
@@ -95,7 +101,7 @@ async fn waits(three: &Three, id: i32, words: &str) {
 }
 
 /// Everything that was acknowledged is there with broker 3 and one other alone, and broker 3 holds all its replicas as a new Raft node.
-async fn is_whole(mut three: Three, before: RaftNodeId, mut acknowledged: Acknowledged) {
+pub(super) async fn is_whole(mut three: Three, before: RaftNodeId, mut acknowledged: Acknowledged) {
     let now = members(&three, 3, "it holds everything", |now| {
         let back = |at: &tidelog_client::admin_http::MemberBroker| {
             at.id == 3 && at.live && at.replicas == 3

@@ -17,6 +17,7 @@ fn append_request() -> AppendRequest {
         vote: vote(3),
         previous: Some(id(2, 6)),
         committed: Some(id(2, 5)),
+        acknowledged: Some(id(2, 6)),
         entries: vec![
             LogEntry {
                 id: id(3, 7),
@@ -417,7 +418,7 @@ fn frame(kind: Kind, header: Bytes, payload: Bytes) -> Frame {
 /// An append's header with one entry row as given.
 fn append_header(count: u32, rows: &[(u64, u64, u8, u32, u32)]) -> Bytes {
     let mut out = Writer::new();
-    out.raw(&[0; 17 + 17 + 17]);
+    out.raw(&[0; 17 + 17 + 17 + 17]);
     out.u32(count);
     for (term, index, kind, dir, body) in rows {
         out.u64(*term);
@@ -542,6 +543,7 @@ prop_compose! {
     fn any_append()(
         vote in any_vote(),
         committed in proptest::option::of(any_id()),
+        acknowledged in proptest::option::of(any_id()),
         before in 0..u64::MAX / 2,
         has_previous: bool,
         parts in proptest::collection::vec(
@@ -561,7 +563,7 @@ prop_compose! {
             }
         });
         let entries = entries.collect();
-        AppendRequest { vote, previous, committed, entries }
+        AppendRequest { vote, previous, committed, acknowledged, entries }
     }
 }
 

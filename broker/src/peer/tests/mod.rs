@@ -185,6 +185,7 @@ fn append_at(index: u64, body: &[u8]) -> AppendRequest {
         vote: vote(3),
         previous: Some(id(3, index - 1)),
         committed: None,
+        acknowledged: None,
         entries: vec![entry(3, index, body)],
     }
 }
@@ -194,6 +195,7 @@ fn heartbeat() -> AppendRequest {
         vote: vote(3),
         previous: None,
         committed: None,
+        acknowledged: None,
         entries: Vec::new(),
     }
 }

@@ -5,6 +5,7 @@ mod crash;
 mod group;
 mod membership;
 mod peers;
+mod reverted;
 mod suite;
 
 use super::*;

@@ -11,6 +11,8 @@ pub(super) struct Hub {
     inboxes: Mutex<BTreeMap<RaftNodeId, PeerInbox>>,
     isolated: Mutex<BTreeSet<RaftNodeId>>,
     snapshots: Mutex<u64>,
+    /// Appends, empty ones too, that were sent to each.
+    pub(super) appends: Mutex<BTreeMap<RaftNodeId, usize>>,
     pub(super) asked_to_lead: Mutex<BTreeSet<RaftNodeId>>,
 }
 
@@ -80,6 +82,7 @@ impl Link {
 
 impl PeerLink for Link {
     fn append(&self, request: AppendRequest, deadline: Duration) -> PeerReply<AppendReply> {
+        *self.hub.appends.lock().entry(self.to).or_default() += 1;
         let (reply, answer) = oneshot::channel();
         self.queue.send((request, reply)).expect("the worker runs");
         let exchange = async move {
@@ -116,7 +119,7 @@ impl PeerLink for Link {
 
 pub(super) struct Cluster {
     pub(super) hub: Arc<Hub>,
-    disk: MemoryDisk,
+    pub(super) disk: MemoryDisk,
     pub(super) groups: BTreeMap<RaftNodeId, Group<Values>>,
 }
 
@@ -151,6 +154,12 @@ impl Cluster {
             .expect("starts");
         self.hub.inboxes.lock().insert(home.node, group.inbox());
         self.groups.insert(home.node, group);
+    }
+
+    /// Stops a replica; its files stay.
+    pub(super) async fn remove(&mut self, id: RaftNodeId) {
+        self.hub.inboxes.lock().remove(&id);
+        self.groups.remove(&id).expect("it runs").stop().await;
     }
 
     pub(super) fn isolate(&self, id: RaftNodeId) {
