@@ -8,6 +8,7 @@ mod disk_guard;
 mod error;
 mod formation;
 mod groups;
+mod held;
 mod identity;
 mod leaders;
 mod listeners;

@@ -198,7 +198,13 @@ impl Host {
             return Ok(());
         }
         let (disk, dir) = (Arc::clone(&self.starter.world.disk), self.starter.dir(id));
-        let dropped = tokio::task::spawn_blocking(move || drop_replica(disk.as_ref(), &dir)).await;
+        let noted = Arc::clone(&self.starter.held);
+        let dropped = tokio::task::spawn_blocking(move || {
+            // First: files that are gone and noted are damage; files that are there and not noted are dropped again.
+            noted.remove(id)?;
+            drop_replica(disk.as_ref(), &dir)
+        });
+        let dropped = dropped.await;
         match dropped {
             Ok(Ok(())) => {
                 tracing::info!(group = %id, "the replica was dropped: other brokers hold the group")

@@ -118,7 +118,7 @@ fn metadata_client(parts: &Parts<'_>, group: &Group<MetadataMachine>) -> Metadat
 /// Starts the groups. Returns when this broker's part of the cluster works; what a broker that was just taken in shall hold is still on
 /// its way then. After an error none of them runs.
 pub(super) async fn start(parts: Parts<'_>) -> Result<NodeGroups, StartError> {
-    let starter = Starter::new(&parts);
+    let starter = Starter::new(&parts)?;
     let first = starter.record_members();
     let machine = MetadataMachine::new();
     let started = starter

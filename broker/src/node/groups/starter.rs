@@ -6,13 +6,15 @@
 
 use super::super::World;
 use super::super::error::{Ended, StartError};
+use super::super::held::HeldGroups;
 use super::super::identity::Identity;
 use super::super::peers::Peers;
 use super::super::refill::Damage;
 use super::Parts;
 use crate::config::Config;
 use crate::log::{
-    GroupLog, GroupLogConfig, LogEnv, LogFailure, ZeroingPace, finish_drop, was_dropped,
+    GroupLog, GroupLogConfig, LogEnv, LogError, LogFailure, LogObserver, ZeroingPace, finish_drop,
+    was_dropped,
 };
 use crate::metadata::MetadataImage;
 use crate::peer::Registered;
@@ -43,6 +45,8 @@ pub(super) struct Starter {
     pub(super) fatal: watch::Sender<Option<Ended>>,
     /// Told what logs find damaged.
     damage: Arc<Damage>,
+    /// Whose logs lie here.
+    pub(super) held: Arc<HeldGroups>,
     /// How fast the logs of all groups zero files ahead.
     zeroing: Arc<ZeroingPace>,
     /// Set while this broker takes no records for want of room.
@@ -72,8 +76,11 @@ async fn start_on<M: StateMachine>(
 }
 
 impl Starter {
-    pub(super) fn new(parts: &Parts<'_>) -> Self {
-        Self {
+    pub(super) fn new(parts: &Parts<'_>) -> Result<Self, StartError> {
+        let dir = parts.config.node.data_dir.clone();
+        let raft_node = parts.identity.raft_node;
+        let held = HeldGroups::load(Arc::clone(&parts.world.disk), dir.clone(), raft_node)?;
+        Ok(Self {
             config: parts.config.clone(),
             world: parts.world.clone(),
             identity: parts.identity,
@@ -82,15 +89,16 @@ impl Starter {
             damage: Arc::new(Damage {
                 disk: Arc::clone(&parts.world.disk),
                 random: Arc::clone(&parts.world.random),
-                dir: parts.config.node.data_dir.clone(),
-                raft_node: parts.identity.raft_node,
+                dir,
+                raft_node,
                 refills: parts.config.refills(),
                 fatal: parts.fatal.clone(),
                 marking: parking_lot::Mutex::default(),
             }),
+            held: Arc::new(held),
             zeroing: Arc::default(),
             refusing: Arc::clone(parts.refusing),
-        }
+        })
     }
 
     /// The directory of a group.
@@ -165,10 +173,21 @@ impl Starter {
         let dir = self.dir(id);
         let failed = |error| StartError::Log { group: id, error };
         finish_drop(self.world.disk.as_ref(), &dir).map_err(failed)?;
+        if let Err(error) = self.held.check(id) {
+            // Empty, it would vote without what it has acknowledged, and perhaps set the group up again.
+            if matches!(error, LogError::Lost { .. }) {
+                self.damage.damaged(&error);
+            }
+            return Err(failed(error));
+        }
         let log = self
             .open_log(id, &dir, groups, tasks)
             .await
             .map_err(failed)?;
+        if let Err(error) = self.held.add(id) {
+            let _ = log.close().await;
+            return Err(failed(error));
+        }
         let raft_node = self.identity.raft_node;
         let Some(peers) = &self.peers else {
             let member = Member {
@@ -199,7 +218,7 @@ impl Starter {
         dir: &Path,
         groups: usize,
         tasks: &Tasks,
-    ) -> Result<GroupLog, crate::log::LogError> {
+    ) -> Result<GroupLog, LogError> {
         let mut config = GroupLogConfig::new(
             dir.to_owned(),
             self.identity.cluster,

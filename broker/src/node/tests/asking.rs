@@ -25,17 +25,30 @@ pub(super) async fn http(
     path: &str,
     body: &str,
 ) -> (u16, String) {
+    try_http(three, id, method, path, body).await.unwrap()
+}
+
+/// The same, of a broker that may be starting, or starting over.
+pub(super) async fn try_http(
+    three: &Three,
+    id: i32,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> std::io::Result<(u16, String)> {
     let at = ("127.0.0.1", three.ports[&id][2]);
-    let mut stream = tokio::net::TcpStream::connect(at).await.unwrap();
+    let mut stream = tokio::net::TcpStream::connect(at).await?;
     let length = body.len();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     );
-    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+    stream.read_to_string(&mut answer).await?;
+    let cut = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+    let (head, text) = answer.split_once("\r\n\r\n").ok_or_else(cut)?;
+    let status = head.split(' ').nth(1).ok_or_else(cut)?;
+    Ok((status.parse().unwrap(), text.to_owned()))
 }
 
 /// What to fetch.

@@ -1,6 +1,6 @@
 //! A broker whose disk is damaged: it is refilled by the others without anybody's help, and only where nothing depends on what it had.
 
-use super::asking::http;
+use super::asking::{http, try_http};
 use super::lost::delete;
 use super::members::{admin, members, producer, settled, start_stranger};
 use super::three::{Acknowledged, SETTLE, Three, create, create_with, produce, sorted, until};
@@ -88,14 +88,9 @@ pub(super) async fn loaded() -> (Three, Acknowledged) {
 
 /// What a broker that does not serve says it waits for, once that has these words.
 pub(super) async fn waits(three: &Three, id: i32, words: &str) {
-    let port = three.ports[&id][2];
     until(words, || async move {
-        let open = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
-        open.is_ok()
-            && http(three, id, "GET", "/readyz", "")
-                .await
-                .1
-                .contains(words)
+        let answer = try_http(three, id, "GET", "/readyz", "").await;
+        answer.is_ok_and(|(_, text)| text.contains(words))
     })
     .await;
 }
