@@ -26,6 +26,10 @@ pub const MEMBER_FIXED_BYTES: usize = 7 * 4 + 1;
 pub const OFFSET_METADATA_BYTES_MAX: usize = 4_096;
 /// Most bytes of one commit: one command of the log.
 pub const COMMIT_BYTES_MAX: usize = 1_024 * 1_024;
+/// What an offset counts for in a commit besides its metadata: more than its bytes.
+pub const COMMIT_OFFSET_BYTES: usize = 64;
+/// Most offsets of one commit.
+pub const COMMIT_OFFSETS_MAX: usize = COMMIT_BYTES_MAX / COMMIT_OFFSET_BYTES;
 /// Most committed offsets of one group. Used by apply.
 pub const GROUP_OFFSETS_MAX: usize = 100_000;
 /// Most consumer groups of one placement group. Used by apply.

@@ -18,7 +18,9 @@ use crate::peer::{
     PeerListenerConfig, PeerListenerParts, PeerMetrics, PeerTls, PeerTlsCheck, PeerTransport,
     PeerTransportParts,
 };
-use crate::router::{BrokerBook, LeadersElsewhere, Router, decode_leaders, encode_leaders};
+use crate::router::{
+    BrokerBook, EndsService, LeadersElsewhere, Router, decode_leaders, encode_leaders,
+};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -39,6 +41,8 @@ pub(super) const SERVICE_TIER: u8 = 4;
 
 /// Service of who leads what.
 pub(super) const SERVICE_LEADERS: u8 = 16;
+/// Service of the ends of partitions.
+pub(super) const SERVICE_ENDS: u8 = 17;
 /// How often others are asked who leads the groups that are not held here; half a second late is soon enough after an election.
 const LEADERS_PAUSE: Duration = Duration::from_millis(500);
 /// How long one may take to answer.
@@ -131,10 +135,12 @@ impl Peers {
         })
     }
 
-    /// Tells others who leads the groups of this broker.
-    pub(super) fn answer_leaders(&self, router: &Router) {
+    /// Tells others who leads the groups of this broker, and where the partitions end that it leads.
+    pub(super) fn answer_for_led(&self, router: &Router) {
         let service = LeadersService(router.clone());
         self.services.register(SERVICE_LEADERS, Arc::new(service));
+        let service = EndsService(router.clone());
+        self.services.register(SERVICE_ENDS, Arc::new(service));
     }
 
     /// Asks members who leads the groups that this broker does not hold, while there are any.

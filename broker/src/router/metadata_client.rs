@@ -33,6 +33,8 @@ pub struct MetadataLink {
     pub transport: PeerTransport,
     /// The number of the service there.
     pub service: u8,
+    /// The number of the service that says where partitions end.
+    pub ends: u8,
     /// Whom to call.
     pub brokers: Arc<dyn BrokerBook>,
 }

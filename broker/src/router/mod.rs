@@ -4,7 +4,9 @@
 //! producer ids.
 //! Not here: Kafka's request types (`api`), what groups do (`datagroup`, `metadata`), uploads (`offload`).
 
+mod commit_bounds;
 mod elsewhere;
+mod ends;
 mod groups;
 mod heartbeats;
 mod metadata_client;
@@ -26,8 +28,10 @@ use tidelog_model::{
 };
 use tokio::sync::watch;
 
+pub use commit_bounds::CommitBounds;
 pub use elsewhere::{LeadersElsewhere, decode_leaders, encode_leaders};
-pub use groups::{CommitBounds, GroupLogOf};
+pub use ends::EndsService;
+pub use groups::GroupLogOf;
 pub use heartbeats::{BrokerSessions, Heartbeats};
 pub use metadata_client::{BrokerBook, MetadataClient, MetadataLink};
 pub use metadata_service::MetadataService;
@@ -66,6 +70,7 @@ struct Inner {
     data: GroupMap<DataGroup>,
     held: watch::Sender<u64>,
     elsewhere: LeadersElsewhere,
+    ends: ends::Ends,
     producer_ids: producer_ids::ProducerIds,
 }
 
@@ -80,6 +85,7 @@ impl Router {
                 data: GroupMap::default(),
                 held: watch::Sender::new(0),
                 elsewhere,
+                ends: ends::Ends::default(),
                 producer_ids,
             }),
         }

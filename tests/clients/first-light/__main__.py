@@ -21,6 +21,7 @@ import check_harm
 import check_hostile
 import check_lines
 import check_members
+import check_single
 import check_starts
 import check_tier
 from cluster import Cluster, Killer
@@ -82,6 +83,7 @@ def three(report, place, world, s3=None):
     with report.check(f"kills of each broker meanwhile: {killer.kills}"):
         need(sum(map(bool, killer.kills.values())) > 1, "always the same one")
     check_members.run(report, cluster, ledger)
+    check_single.run(report, cluster, ledger)
     check_tier.flush(report, cluster, ledger)
     again(report, cluster, ledger, "from the store")
     with report.check("all are killed at once, and start again"):

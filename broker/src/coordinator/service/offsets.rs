@@ -2,7 +2,9 @@
 
 use super::requests::{check_group, check_member};
 use super::{Coordinator, Shared, from_propose};
-use crate::coordinator::limits::{COMMIT_BYTES_MAX, EXPIRE_GROUPS_MAX, OFFSET_METADATA_BYTES_MAX};
+use crate::coordinator::limits::{
+    COMMIT_BYTES_MAX, COMMIT_OFFSET_BYTES, EXPIRE_GROUPS_MAX, OFFSET_METADATA_BYTES_MAX,
+};
 use crate::coordinator::state::{
     CommittedOffset, Committer, CoordinatorCommand, CoordinatorOutcome, NewOffset,
     StoredConsumerGroup,
@@ -49,7 +51,7 @@ impl Coordinator {
         }
         let bytes: usize = offsets
             .iter()
-            .map(|new| 64 + new.metadata.len().min(OFFSET_METADATA_BYTES_MAX))
+            .map(|new| COMMIT_OFFSET_BYTES + new.metadata.len().min(OFFSET_METADATA_BYTES_MAX))
             .sum();
         if bytes > COMMIT_BYTES_MAX {
             return Err(ConsumerGroupError::CommitTooLarge);

@@ -18,7 +18,7 @@ use super::identity::Identity;
 use super::leaders::{self, hand_over};
 use super::lost;
 use super::members;
-use super::peers::{Peers, SERVICE_METADATA};
+use super::peers::{Peers, SERVICE_ENDS, SERVICE_METADATA};
 use super::refill::admit_damaged;
 use super::store::NodeStore;
 use crate::config::Config;
@@ -101,6 +101,7 @@ fn metadata_client(parts: &Parts<'_>, group: &Group<MetadataMachine>) -> Metadat
         Arc::new(MetadataLink {
             transport: peers.transport.clone(),
             service: SERVICE_METADATA,
+            ends: SERVICE_ENDS,
             brokers: Arc::clone(&peers.book) as _,
         })
     });
@@ -164,7 +165,7 @@ async fn begin(
     setup::bootstrap(parts, client).await?;
     let (tasks, random) = (parts.tasks, &parts.world.random);
     if let Some(peers) = parts.peers {
-        peers.answer_leaders(router);
+        peers.answer_for_led(router);
         peers.ask_leaders(router, elsewhere, Arc::clone(random), tasks);
         members::keep(metadata_id, metadata, client, tasks);
         leaders::spread(metadata_id, metadata, metadata, parts.identity, tasks);
