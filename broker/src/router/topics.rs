@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Router;
+use super::ends::{Asked, End};
+use crate::coordinator::limits::COMMIT_OFFSETS_MAX;
 use crate::datagroup::DataGroup;
 use crate::metadata::{
     MetadataCommand, MetadataImage, MetadataOutcome, Refusal, choose_groups, choose_groups_on,
@@ -21,6 +23,9 @@ use tokio::time::{Instant, timeout};
 const EFFECT_WITHIN: Duration = Duration::from_secs(2);
 /// Pause before a creation whose outcome is not known is proposed again.
 const AGAIN_PAUSE: Duration = Duration::from_millis(200);
+
+/// Pause before the leader of a group that is not held here is asked again whether it has new partitions.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// How often groups for another number of copies are planned anew because another broker was faster. Each time that one has made some: there are
 /// only so many numbers of copies. And how often a topic is placed anew because a group was lost meanwhile.
@@ -282,7 +287,8 @@ impl Router {
             .filter(|group| group.group().is_leader())
     }
 
-    /// Waits until this broker's replicas have the partitions: those in groups that others lead are created there by `reconcile`.
+    /// Waits until this broker's replicas have the partitions, or the leader of a group that is not held here: those in groups that others lead are created
+    /// there by `reconcile`.
     async fn wait_created(
         &self,
         topic: TopicId,
@@ -296,6 +302,7 @@ impl Router {
         }
         for (group, partitions) in wanted {
             let Some(group) = self.data_group(group) else {
+                self.wait_created_elsewhere(group, &partitions).await;
                 continue;
             };
             let mut applied = group.group().applied();
@@ -316,5 +323,26 @@ impl Router {
             }
         }
         Ok(())
+    }
+
+    /// Asks the leader of a group until it has the partitions.
+    async fn wait_created_elsewhere(&self, group: PlacementGroupId, partitions: &[PartitionId]) {
+        if self.inner.metadata.link.is_none() {
+            return;
+        }
+        let asked: Vec<Asked> = partitions.iter().map(|id| (group, *id)).collect();
+        for asked in asked.chunks(COMMIT_OFFSETS_MAX) {
+            loop {
+                let said = match self.leader(group) {
+                    Some((leader, _)) => self.ask_ends(leader, asked, EFFECT_WITHIN).await,
+                    None => None,
+                };
+                let there = |end: &End| matches!(end, End::At(_));
+                if said.is_some_and(|ends| ends.iter().all(there)) {
+                    break;
+                }
+                tokio::time::sleep(LOOK_PAUSE).await;
+            }
+        }
     }
 }
