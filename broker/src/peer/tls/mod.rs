@@ -30,12 +30,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tidelog_env::disk::Disk;
 use tidelog_env::{BoxStream, Clock, Tasks};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// How long a caller that is refused may take to read why and to close: a reset before that would take the reason from it.
 const LINGER: Duration = Duration::from_millis(500);
+/// Read from the socket at once: rustls takes 4 KiB at a time by itself, which is 256 calls for a large frame.
+const READ_BYTES: usize = 64 << 10;
 /// Pause before looking at files begins anew after a panic.
 const RESTART_PAUSE: Duration = Duration::from_secs(10);
 
@@ -192,6 +194,7 @@ impl PeerTls {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| format!("\"{host}\" is no name that a certificate can be for"))?;
         let client = Arc::clone(&inner.current.load().client);
+        let stream = BufReader::with_capacity(READ_BYTES, stream);
         let connected = TlsConnector::from(client).connect(name, stream).await;
         match connected {
             Ok(stream) => Ok(Box::new(stream)),
@@ -209,7 +212,7 @@ impl PeerTls {
             return Err("TLS is off".to_owned());
         };
         let server = Arc::clone(&inner.current.load().server);
-        let stream = Prefixed::new(head, stream);
+        let stream = BufReader::with_capacity(READ_BYTES, Prefixed::new(head, stream));
         let accepting = TlsAcceptor::from(server).accept(stream).into_fallible();
         match accepting.await {
             Ok(stream) => Ok(Box::new(stream)),
@@ -222,7 +225,7 @@ impl PeerTls {
 }
 
 /// Waits until the caller has closed, in turn, a connection that is refused.
-async fn linger(mut stream: Prefixed) {
+async fn linger(mut stream: BufReader<Prefixed>) {
     let read = async {
         let mut rest = [0; 1024];
         stream.shutdown().await?;
