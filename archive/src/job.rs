@@ -413,7 +413,7 @@ impl Output<'_> {
             let outcome = moved.append(&segment, &batches, &mut files);
             (files, moved, outcome)
         };
-        let (files, moved, outcome) = tokio::task::spawn_blocking(work).await.map_err(|error| {
+        let (files, moved, outcome) = tidelog_env::blocking(work).await.map_err(|error| {
             DecodeStop::Internal(ArchiveError::internal("run the decoder")(error))
         })?;
         self.files = Some(files);
@@ -435,7 +435,7 @@ impl Output<'_> {
 
     async fn finish(mut self) -> Result<Vec<(i32, DataFile)>, ArchiveError> {
         let files = self.take()?;
-        let last = tokio::task::spawn_blocking(move || files.finish())
+        let last = tidelog_env::blocking(move || files.finish())
             .await
             .map_err(ArchiveError::internal("run the encoder"))??;
         for file in last {

@@ -11,12 +11,14 @@
     allow(clippy::disallowed_methods, reason = "tests may touch the real world")
 )]
 
+pub mod blocking;
 pub mod clock;
 pub mod disk;
 pub mod net;
 pub mod random;
 pub mod tasks;
 
+pub use blocking::blocking;
 pub use clock::{Clock, SystemClock};
 pub use disk::{Disk, DiskFile, MemoryDisk, RealDisk};
 pub use net::{Accepted, BoxStream, Listener, Network, Stream, TcpNetwork};

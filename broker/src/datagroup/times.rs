@@ -247,7 +247,7 @@ async fn decoded<T: Send + 'static>(
 ) -> Result<T, FetchError> {
     let base_offset = batch.entry.base_offset;
     let bytes = batch.to_bytes();
-    tokio::task::spawn_blocking(move || RecordBatch::parse(bytes).and_then(|batch| look(&batch)))
+    tidelog_env::blocking(move || RecordBatch::parse(bytes).and_then(|batch| look(&batch)))
         .await
         .map_err(|_| FetchError::Stopped)?
         .map_err(|reason| FetchError::Damaged {

@@ -90,6 +90,11 @@ fn thread_loop(shared: &Shared) {
 async fn task_loop(shared: Arc<Shared>) {
     let mut flush_lazy = false;
     loop {
+        let waiting = flush_lazy || !shared.order.lock().queue.is_empty();
+        if waiting {
+            // What comes meanwhile goes along, as with a disk that is busy.
+            tokio::time::sleep(shared.disk.delay()).await;
+        }
         let done = step(&shared, flush_lazy);
         flush_lazy = false;
         match done {

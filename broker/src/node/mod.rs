@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use crate::admin::{AdminServer, Health};
 use crate::config::Config;
+use object_store::ObjectStore;
 use tidelog_env::disk::{DirLock, Disk};
 use tidelog_env::{Clock, Network, Random, Tasks};
 use tidelog_model::NodeId;
@@ -48,6 +49,8 @@ pub struct World {
     pub clock: Arc<dyn Clock>,
     /// Randomness.
     pub random: Arc<dyn Random>,
+    /// In place of the object store that the configuration names.
+    pub store: Option<Arc<dyn ObjectStore>>,
 }
 
 impl World {
@@ -59,6 +62,7 @@ impl World {
             network: tidelog_env::TcpNetwork::shared(),
             clock: tidelog_env::SystemClock::shared(),
             random: tidelog_env::SystemRandom::shared(),
+            store: None,
         }
     }
 }

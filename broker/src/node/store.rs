@@ -128,7 +128,13 @@ fn tier_store(
     world: &World,
     cluster: ClusterId,
 ) -> Result<TierStore, StartError> {
-    let OpenStore { store, prefix } = open_store(url, &settings(config))?;
+    let OpenStore { store, prefix } = match &world.store {
+        Some(store) => OpenStore {
+            store: Arc::clone(store),
+            prefix: object_store::path::Path::default(),
+        },
+        None => open_store(url, &settings(config))?,
+    };
     Ok(TierStore::new(
         store,
         &prefix,

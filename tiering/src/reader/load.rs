@@ -411,7 +411,7 @@ where
     if bytes.len() <= CHECK_INLINE_BYTES_MAX {
         return Ok(check(bytes));
     }
-    tokio::task::spawn_blocking(move || check(bytes))
+    tidelog_env::blocking(move || check(bytes))
         .await
         .map_err(|_| LoadError::Failed(ReadError::Stopped))
 }

@@ -130,7 +130,7 @@ async fn max_inside(
     from: Offset,
 ) -> Result<Option<TimestampMs>, Option<BatchError>> {
     let largest = move || batch.max_timestamp_from(from);
-    tokio::task::spawn_blocking(largest)
+    tidelog_env::blocking(largest)
         .await
         .map_err(|_| None)?
         .map_err(Some)
@@ -146,7 +146,7 @@ async fn search(
         return Ok(None);
     }
     let search = move || batch.find_timestamp(from, at);
-    tokio::task::spawn_blocking(search)
+    tidelog_env::blocking(search)
         .await
         .map_err(|_| None)?
         .map_err(Some)

@@ -79,6 +79,10 @@ pub trait Disk: Send + Sync + 'static {
     fn delay(&self) -> Duration {
         Duration::ZERO
     }
+    /// Whether calls return at once, however long a disk would take: a simulation's. Who would use a thread for them does not then.
+    fn is_instant(&self) -> bool {
+        false
+    }
 }
 
 /// An open file. Calls may run at the same time from several threads.

@@ -199,7 +199,7 @@ impl Host {
         }
         let (disk, dir) = (Arc::clone(&self.starter.world.disk), self.starter.dir(id));
         let noted = Arc::clone(&self.starter.held);
-        let dropped = tokio::task::spawn_blocking(move || {
+        let dropped = tidelog_env::blocking(move || {
             // First: files that are gone and noted are damage; files that are there and not noted are dropped again.
             noted.remove(id)?;
             drop_replica(disk.as_ref(), &dir)

@@ -13,8 +13,8 @@ use super::super::refill::Damage;
 use super::Parts;
 use crate::config::Config;
 use crate::log::{
-    GroupLog, GroupLogConfig, LogEnv, LogError, LogFailure, LogObserver, ZeroingPace, finish_drop,
-    was_dropped,
+    GroupLog, GroupLogConfig, LogEnv, LogError, LogFailure, LogObserver, WriterMode, ZeroingPace,
+    finish_drop, was_dropped,
 };
 use crate::metadata::MetadataImage;
 use crate::peer::Registered;
@@ -238,6 +238,9 @@ impl Starter {
             self.config.log.cache_bytes / groups.max(1)
         };
         config.zeroing = Arc::clone(&self.zeroing);
+        if self.world.disk.is_instant() {
+            config.writer = WriterMode::Task;
+        }
         let fatal = self.fatal.clone();
         let env = LogEnv {
             disk: Arc::clone(&self.world.disk),

@@ -162,6 +162,10 @@ impl Disk for Handle {
         let source = self.disk.world.lock().source.clone();
         source.map_or(Duration::ZERO, |source| source.delay())
     }
+
+    fn is_instant(&self) -> bool {
+        true
+    }
 }
 
 struct MemoryLock {
