@@ -20,7 +20,7 @@ mod wait;
 
 pub use admin::{ClusterView, GroupView};
 pub use frames::{Flip, FramePlace, frames};
-pub use load::{Load, LoadConfig};
+pub use load::{Load, LoadConfig, LoadWorld};
 pub use process::Broker;
 pub use record::Recorder;
 pub use rig::Rig;

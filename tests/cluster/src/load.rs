@@ -18,9 +18,10 @@ use rand::{Rng, SeedableRng};
 use tidelog_check::{Event, Offset, Partition, Producer, Reader, Sequence, Summary};
 use tidelog_client::admin::OffsetSpec;
 use tidelog_client::consumer::{self, Consumer, ConsumerConfig, Start, TopicPartition};
+use tidelog_client::error::ErrorCode;
 use tidelog_client::producer::{self, Delivery, NewRecord, ProducerConfig};
 use tidelog_client::{Cluster, ClusterConfig, Outcome};
-use tidelog_env::{SystemClock, SystemRandom, TcpNetwork};
+use tidelog_env::{Clock, Network, Random, SystemClock, SystemRandom, TcpNetwork};
 use tidelog_model::PartitionIndex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -32,17 +33,12 @@ use crate::wait::{Waiting, until};
 const TOPIC: &str = "load";
 /// The note when nothing is sent any more.
 pub(crate) const ENDED: &str = "all producers have ended";
-/// A producer sends so many at once, then pauses: at most 2,500 records a second, which two busy cores carry.
-const BURST: u64 = 10;
-const PAUSE: Duration = Duration::from_millis(4);
 const BATCH_BYTES: usize = 2048;
 /// Batches that one producer holds. A partition that waits ten seconds for a leader fills a part of it only, so that what
 /// happens to the others can be seen.
 const BATCHES_MAX: usize = 1024;
 /// Records of one producer and partition without an answer; it waits for its batches long before.
 const OUTSTANDING_MAX: usize = 8192;
-/// Longest time without an acknowledgement, and longest operation: longer than any outage that a scenario makes.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// A request that met a paused broker is tried again elsewhere after this.
 const REQUEST: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(200);
@@ -60,17 +56,47 @@ pub struct LoadConfig {
     pub partitions: i32,
     /// A record is a few dozen bytes to this much more; of the usual ones a batch takes about twenty.
     pub padding_max: usize,
+    /// A producer sends so many at once, then pauses.
+    pub burst: u64,
+    /// For this long.
+    pub pause: Duration,
+    /// Longest time without an acknowledgement, and longest operation: longer than any outage.
+    pub patience: Duration,
+}
+
+impl LoadConfig {
+    /// What the scenarios use, and [`LoadConfig::default`]: at most 2,500 records a second, which two busy cores carry, and longer than
+    /// any outage that a scenario makes.
+    pub const SCENARIO: Self = Self {
+        producers: 2,
+        readers: 2,
+        partitions: 6,
+        padding_max: 150,
+        burst: 10,
+        pause: Duration::from_millis(4),
+        patience: Duration::from_secs(120),
+    };
 }
 
 impl Default for LoadConfig {
     fn default() -> Self {
-        Self {
-            producers: 2,
-            readers: 2,
-            partitions: 6,
-            padding_max: 150,
-        }
+        Self::SCENARIO
     }
+}
+
+/// What a load lives in.
+#[derive(Clone)]
+pub struct LoadWorld {
+    /// Addresses of brokers, as a client is given them.
+    pub bootstrap: String,
+    /// Sockets.
+    pub network: Arc<dyn Network>,
+    /// Stamps of records.
+    pub clock: Arc<dyn Clock>,
+    /// Jitter, and names.
+    pub random: Arc<dyn Random>,
+    /// Where the history goes.
+    pub recorder: Recorder,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,9 +121,9 @@ pub struct Load {
 #[derive(Clone)]
 struct Clients {
     cluster: Cluster,
+    clock: Arc<dyn Clock>,
     recorder: Recorder,
-    partitions: i32,
-    padding_max: usize,
+    config: LoadConfig,
     phase: watch::Receiver<Phase>,
     /// How many, of each partition.
     acknowledged: Arc<watch::Sender<Vec<usize>>>,
@@ -110,18 +136,32 @@ impl Load {
     /// # Errors
     /// The topic cannot be made.
     pub async fn start(rig: &Rig, config: LoadConfig) -> Result<Self> {
+        let world = LoadWorld {
+            bootstrap: rig.bootstrap(),
+            network: TcpNetwork::shared(),
+            clock: SystemClock::shared(),
+            random: SystemRandom::shared(),
+            recorder: rig.recorder().clone(),
+        };
+        Self::start_in(world, config).await
+    }
+
+    /// As [`Load::start`], anywhere.
+    ///
+    /// # Errors
+    /// The topic cannot be made.
+    pub async fn start_in(world: LoadWorld, config: LoadConfig) -> Result<Self> {
         let phase = watch::Sender::new(Phase::Load);
-        let mut cluster = ClusterConfig::new(&rig.bootstrap());
+        let mut cluster = ClusterConfig::new(&world.bootstrap);
         cluster.request_timeout = REQUEST;
-        cluster.operation_timeout = PATIENCE;
-        let random = SystemRandom::shared();
-        let cluster = Cluster::new(cluster, TcpNetwork::shared(), random)?;
+        cluster.operation_timeout = config.patience;
+        let cluster = Cluster::new(cluster, world.network, world.random)?;
         let mut load = Self {
             clients: Clients {
                 cluster,
-                recorder: rig.recorder().clone(),
-                partitions: config.partitions,
-                padding_max: config.padding_max,
+                clock: world.clock,
+                recorder: world.recorder,
+                config,
                 phase: phase.subscribe(),
                 acknowledged: Arc::new(watch::Sender::new(vec![
                     0;
@@ -134,7 +174,11 @@ impl Load {
             readers_started: 0,
             phase,
         };
-        load.create_topic().await?;
+        // It is there when an answer was lost.
+        match load.create_topic().await {
+            Err(error) if !is_there(&error) => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
         for number in 0..config.producers {
             let clients = load.clients.clone();
             load.producers.spawn(produce(clients, Producer(number)));
@@ -151,11 +195,9 @@ impl Load {
     /// It is there, or the brokers refuse.
     pub async fn create_topic(&self) -> Result<()> {
         let Clients {
-            cluster,
-            partitions,
-            ..
+            cluster, config, ..
         } = &self.clients;
-        cluster.create_topic(TOPIC, *partitions, &[]).await?;
+        cluster.create_topic(TOPIC, config.partitions, &[]).await?;
         Ok(())
     }
 
@@ -198,7 +240,7 @@ impl Load {
     }
 
     async fn wait(&mut self, what: &str, done: impl Fn(&[usize]) -> bool) -> Result<()> {
-        until(what, PATIENCE, async || {
+        until(what, self.clients.config.patience, async || {
             let ended = self.producers.try_join_next();
             if let Some(ended) = ended.or_else(|| self.readers.try_join_next()) {
                 ended??;
@@ -251,22 +293,27 @@ impl Load {
     }
 }
 
+fn is_there(error: &Error) -> bool {
+    let error = error.downcast_ref::<tidelog_client::error::Error>();
+    matches!(error, Some(tidelog_client::error::Error::Broker { code, .. }) if *code == ErrorCode::TOPIC_ALREADY_EXISTS)
+}
+
 /// Sends until the phase changes; ends when each record has its result.
 async fn produce(clients: Clients, number: Producer) -> Result<()> {
     let config = ProducerConfig {
         batch_bytes: BATCH_BYTES,
         buffer_bytes: BATCHES_MAX * BATCH_BYTES,
         linger: Duration::from_millis(1),
-        delivery_timeout: PATIENCE,
+        delivery_timeout: clients.config.patience,
         request_timeout: REQUEST,
         ..ProducerConfig::default()
     };
     let cluster = clients.cluster.separate();
-    let producer = producer::Producer::start(cluster, config, SystemClock::shared())?;
+    let producer = producer::Producer::start(cluster, config, Arc::clone(&clients.clock))?;
     // Partitions apart: one that waits for a leader must not hide what the others do.
     let mut answers = Vec::new();
     let mut ends = JoinSet::new();
-    for at in 0..usize::try_from(clients.partitions)? {
+    for at in 0..usize::try_from(clients.config.partitions)? {
         let (answered, waiting) = mpsc::channel(OUTSTANDING_MAX);
         answers.push(answered);
         ends.spawn(results(clients.clone(), number, at, waiting));
@@ -274,10 +321,10 @@ async fn produce(clients: Clients, number: Producer) -> Result<()> {
     let mut dice = StdRng::seed_from_u64(u64::from(number.0));
     let mut sequence = 0;
     while *clients.phase.borrow() == Phase::Load {
-        for _ in 0..BURST {
+        for _ in 0..clients.config.burst {
             let at = dice.random_range(0..answers.len());
             let partition = i32::try_from(at)?;
-            let padding = dice.random_range(0..clients.padding_max);
+            let padding = dice.random_range(0..clients.config.padding_max);
             let value = format!("{}:{sequence}:{}", number.0, "x".repeat(padding)).into_bytes();
             clients.recorder.record(Event::Sent {
                 producer: number,
@@ -303,7 +350,7 @@ async fn produce(clients: Clients, number: Producer) -> Result<()> {
             }
             sequence += 1;
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(clients.config.pause).await;
     }
     drop(answers);
     while let Some(ended) = ends.join_next().await {
@@ -361,7 +408,7 @@ impl Clients {
     }
 
     fn places(&self) -> impl Iterator<Item = PartitionIndex> + use<> {
-        (0..self.partitions).map(PartitionIndex::new)
+        (0..self.config.partitions).map(PartitionIndex::new)
     }
 
     /// Where each partition ends now.

@@ -4,6 +4,7 @@
 //! Not here: what the events mean (`tidelog-check`).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidelog_check::{Event, History};
@@ -14,24 +15,30 @@ use tokio::time::Instant;
 pub struct Recorder(Arc<Inner>);
 
 struct Inner {
-    started: Instant,
+    elapsed: Box<dyn Fn() -> Duration + Send + Sync>,
     history: Mutex<History>,
 }
 
 impl Default for Recorder {
     fn default() -> Self {
-        Self(Arc::new(Inner {
-            started: Instant::now(),
-            history: Mutex::default(),
-        }))
+        let started = Instant::now();
+        Self::timed(move || started.elapsed())
     }
 }
 
 impl Recorder {
+    /// With the time since the beginning from `elapsed`: a simulation's hosts have clocks of their own.
+    pub fn timed(elapsed: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Inner {
+            elapsed: Box::new(elapsed),
+            history: Mutex::default(),
+        }))
+    }
+
     /// Adds an event. An event that follows from another, as seen from outside, is recorded after it.
     pub fn record(&self, event: Event) {
         let mut history = self.0.history.lock();
-        history.push(self.0.started.elapsed(), event);
+        history.push((self.0.elapsed)(), event);
     }
 
     /// Adds what is done to the brokers.

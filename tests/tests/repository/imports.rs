@@ -58,6 +58,16 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
     // What judges the broker shares no code with it; what drives it is a client.
     ("tests/check", &[]),
+    (
+        "tests/sim",
+        &[
+            "tidelog",
+            "tidelog-check",
+            "tidelog-cluster",
+            "tidelog-env",
+            "tidelog-world",
+        ],
+    ),
     // The world does not know what runs in it.
     ("tests/world", &["tidelog-env", "tidelog-tiering"]),
     (

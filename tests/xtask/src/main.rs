@@ -13,6 +13,7 @@
 mod numbers;
 mod run;
 mod setup;
+mod sim;
 mod soak;
 mod steps;
 
@@ -30,6 +31,9 @@ cargo xtask failover [--kills N] [--seed S]
 cargo xtask soak [--kills N] [--seed S]
                              a replica move with 5 GiB in the store (6 GiB of disk), every cluster scenario with 100 faults,
                              then N kills of leaders (1000): hours
+cargo xtask sim [--seeds N] [--seed S] [--minutes M]
+                             whole clusters on simulated time, everything around them failing: the kept plans, then N seeds (200)
+                             from S (1) on, or as many as go into M minutes
 cargo xtask numbers [--rounds N] [--dir DIR] [--elsewhere DIR]
                              measure the README's table: a few minutes a round, on a machine that does nothing else.
                              DIR is on the disk that is measured, the other (/dev/shm) on another device";
@@ -53,6 +57,13 @@ fn main() -> ExitCode {
         },
         ["soak", words @ ..] => match soak::Settings::parse(words, 1000) {
             Some(settings) => steps::soak(settings),
+            None => {
+                eprintln!("{USAGE}");
+                return ExitCode::from(2);
+            }
+        },
+        ["sim", words @ ..] => match sim::Settings::parse(words) {
+            Some(settings) => steps::sim(settings),
             None => {
                 eprintln!("{USAGE}");
                 return ExitCode::from(2);

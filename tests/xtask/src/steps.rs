@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail};
 use crate::numbers;
 use crate::run::{OnFailure, Step};
 use crate::setup;
+use crate::sim;
 use crate::soak::{self, Run, Settings};
 
 pub(crate) fn test() -> Vec<Step> {
@@ -85,7 +86,7 @@ pub(crate) fn cluster(names: &[&str]) -> Vec<Step> {
 /// Kills and pauses leaders of a cluster under load, and tells how long writes paused.
 pub(crate) fn failover(settings: Settings) -> Vec<Step> {
     vec![
-        step("build", OnFailure::Stop, build),
+        step("release build", OnFailure::Stop, release_build),
         step("failover", OnFailure::Stop, move || {
             many(&[settings.failover()])
         }),
@@ -96,6 +97,7 @@ pub(crate) fn failover(settings: Settings) -> Vec<Step> {
 pub(crate) fn soak(settings: Settings) -> Vec<Step> {
     vec![
         step("build", OnFailure::Stop, build),
+        step("release build", OnFailure::Stop, release_build),
         step("replica move", OnFailure::Stop, || {
             let mut command = cargo_command(&REPLICA_MOVE)?;
             checked(command.envs(soak::REPLICA_MOVE))
@@ -104,12 +106,23 @@ pub(crate) fn soak(settings: Settings) -> Vec<Step> {
     ]
 }
 
+/// Seeds of the simulation.
+pub(crate) fn sim(settings: sim::Settings) -> Vec<Step> {
+    vec![
+        step("release build", OnFailure::Stop, || {
+            cargo(&["build", "--release", "--package", "tidelog-sim"])
+        }),
+        step("simulation", OnFailure::Stop, move || {
+            let program = release_binary()?.with_file_name("tidelog-sim");
+            sim::run(&settings, &program, &root().join("tests/data/seeds"))
+        }),
+    ]
+}
+
 /// Builds the release binary, then measures with it.
 pub(crate) fn numbers(settings: numbers::Settings) -> Vec<Step> {
     vec![
-        step("release build", OnFailure::Stop, || {
-            cargo(&["build", "--release", "--package", "tidelog"])
-        }),
+        step("release build", OnFailure::Stop, release_build),
         step("numbers", OnFailure::Stop, move || {
             numbers::run(&settings, &release_binary()?)
         }),
@@ -157,6 +170,22 @@ const SCENARIOS: [&str; 6] = [
 /// What a replica costs on its way, alone on the machine.
 const REPLICA_MOVE: [&str; 4] = ["test", "--workspace", "--lib", "replica_moves::"];
 
+/// The same with what users run: the long forms wait for elections, not for a slow program.
+const RELEASED_SCENARIOS: [&str; 8] = [
+    "test",
+    "--release",
+    "--package",
+    "tidelog-cluster",
+    "--test",
+    "scenarios",
+    "--",
+    "--include-ignored",
+];
+
+fn release_build() -> Result<()> {
+    cargo(&["build", "--release", "--package", "tidelog"])
+}
+
 fn build() -> Result<()> {
     cargo(&["build", "--workspace", "--all-targets"])
 }
@@ -185,11 +214,11 @@ fn scenarios(names: &[String]) -> Result<()> {
 /// Runs of scenarios one after the other, each scenario alone on the machine, with what each says of its pauses.
 fn many(runs: &[Run]) -> Result<()> {
     let folder = tempfile::tempdir().context("temporary directory for the programs")?;
-    let broker = keep(folder.path(), "tidelog")?;
+    let broker = keep_file(folder.path(), &release_binary()?)?;
     for (number, run) in runs.iter().enumerate() {
         println!("run {} of {}: {run:?}", number + 1, runs.len());
         let report = folder.path().join(format!("pauses-{number}"));
-        let mut command = cargo_command(&SCENARIOS)?;
+        let mut command = cargo_command(&RELEASED_SCENARIOS)?;
         command
             .arg("--test-threads=1")
             .args(&run.names)
@@ -285,10 +314,13 @@ fn first_light(names: &[String]) -> Result<()> {
 
 /// A name of the program that a later build does not replace while the tests use it.
 fn keep(directory: &Path, program: &str) -> Result<PathBuf> {
-    let built = std::env::current_exe()?.with_file_name(program);
-    let kept = directory.join(program);
-    if std::fs::hard_link(&built, &kept).is_err() {
-        std::fs::copy(&built, &kept).with_context(|| format!("copy of {}", built.display()))?;
+    keep_file(directory, &std::env::current_exe()?.with_file_name(program))
+}
+
+fn keep_file(directory: &Path, built: &Path) -> Result<PathBuf> {
+    let kept = directory.join(built.file_name().context("a program's name")?);
+    if std::fs::hard_link(built, &kept).is_err() {
+        std::fs::copy(built, &kept).with_context(|| format!("copy of {}", built.display()))?;
     }
     Ok(kept)
 }

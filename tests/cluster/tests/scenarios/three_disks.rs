@@ -20,6 +20,7 @@ const LARGE: LoadConfig = LoadConfig {
     readers: 1,
     partitions: 1,
     padding_max: 16 << 10,
+    ..LoadConfig::SCENARIO
 };
 /// More of them than a log file takes, twice.
 const RECORDS: usize = 2500;

@@ -123,6 +123,15 @@ impl SimDisk {
         self.disk.set_capacity(bytes);
     }
 
+    /// The sum of all file lengths.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        let space = self.disk.space(Path::new("/"));
+        space.map_or(0, |space| {
+            space.total_bytes.saturating_sub(space.available_bytes)
+        })
+    }
+
     /// The process dies, the machine does not: all it wrote can be read, synced or not.
     pub fn kill(&self) {
         self.disk.kill();

@@ -6,6 +6,7 @@
 
 mod panics;
 mod process;
+mod running;
 mod time;
 
 #[cfg(test)]
@@ -20,6 +21,7 @@ use std::time::Duration;
 use tidelog_env::Clock;
 
 pub use panics::{panic_texts, panics, watch_panics};
+pub use running::running;
 pub use time::{HostTime, WORLD_EPOCH_MS, WorldTime};
 
 /// The shortest and the longest step. Timers count milliseconds; a message is late by up to one step.
@@ -320,7 +322,9 @@ impl Host {
             return;
         };
         self.time.set_running(true);
+        running::set_running(Some((Arc::clone(&self.name), self.time.clone())));
         self.ended = process.run(jump, until);
+        running::set_running(None);
         self.time.set_running(false);
         if self.ended.is_some() {
             self.process = None;

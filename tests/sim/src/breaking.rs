@@ -1,0 +1,253 @@
+//! Carrying out a plan: beginning and ending its faults.
+//!
+//! Owns: which faults are on now, and what that means for machines, links, disks, and the store where several are on at once.
+//! Not here: what a fault does in the world (`tidelog-world`), which are planned (`plan`).
+//! Spec: docs/simulation.md
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tidelog_world::disk::DiskFaults;
+use tidelog_world::net::LinkConfig;
+use tidelog_world::store::{Outage, StoreFaults};
+
+use crate::brokers::{Brokers, address};
+use crate::plan::{Fault, Plan, Step};
+
+/// After a fault of a disk a broker may end by itself for so long: what was wrong is found later.
+const AFTERMATH: Duration = Duration::from_secs(60);
+/// Between two brokers of which one is far away, over a bad line.
+const SLOW_LINK: LinkConfig = LinkConfig {
+    latency: Duration::from_millis(2),
+    jitter: Duration::from_millis(300),
+    bytes_per_second: Some(500_000),
+    loss_ppm: 10_000,
+    reset_ppm: 200,
+};
+/// Room of a full disk beyond what is on it.
+const FULL: u64 = 64 << 10;
+
+/// The faults of a plan, over time.
+pub(crate) struct Breaking {
+    /// Not begun, the next one last.
+    ahead: Vec<Step>,
+    /// On now, with their ends.
+    on: Vec<(Duration, Fault)>,
+    /// Until when a broker may end by itself.
+    excused: Vec<Duration>,
+}
+
+impl Breaking {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let mut ahead = plan.steps.clone();
+        ahead.sort_by_key(|step| std::cmp::Reverse(step.at));
+        Self {
+            ahead,
+            on: Vec::new(),
+            excused: vec![Duration::ZERO; plan.brokers],
+        }
+    }
+
+    /// Begins and ends what is due.
+    pub(crate) fn step(&mut self, world: &mut Brokers) -> Result<()> {
+        let now = world.hosts.now();
+        let before = self.on.len();
+        self.on.retain(|(end, _)| *end > now);
+        let mut changed = self.on.len() != before;
+        while let Some(step) = self.ahead.pop_if(|step| step.at <= now) {
+            tracing::info!("fault: {} for {} ms", step.fault, step.lasts.as_millis());
+            begin(step.fault, world);
+            self.on.push((step.at + step.lasts, step.fault));
+            changed = true;
+        }
+        for (_, fault) in &self.on {
+            if let Fault::BadDisk(place) | Fault::FullDisk(place) = fault
+                && let Some(until) = self.excused.get_mut(*place)
+            {
+                *until = now + AFTERMATH;
+            }
+        }
+        if changed {
+            self.settle(world)?;
+        }
+        Ok(())
+    }
+
+    /// Ends everything: from now on nothing breaks.
+    pub(crate) fn heal(&mut self, world: &mut Brokers) -> Result<()> {
+        tracing::info!("everything heals");
+        self.ahead.clear();
+        self.on.clear();
+        self.settle(world)
+    }
+
+    /// Whether the broker may end by itself now.
+    pub(crate) fn is_excused(&self, place: usize, now: Duration) -> bool {
+        self.excused.get(place).is_some_and(|until| now <= *until)
+    }
+
+    fn is_on(&self, wanted: impl Fn(Fault) -> bool) -> bool {
+        self.on.iter().any(|(_, fault)| wanted(*fault))
+    }
+
+    /// Brings the world to what the faults that are on say together.
+    fn settle(&self, world: &mut Brokers) -> Result<()> {
+        for place in 0..world.machines.len() {
+            self.settle_machine(place, world)?;
+            for other in 0..world.machines.len() {
+                if other != place {
+                    self.settle_link(place, other, world);
+                }
+            }
+        }
+        world.store.set_outage(
+            self.is_on(|fault| fault == Fault::StoreOutage)
+                .then_some(Outage::Refused),
+        );
+        let bad = self.is_on(|fault| fault == Fault::BadStore);
+        world.store.set_faults(if bad {
+            bad_store()
+        } else {
+            StoreFaults::default()
+        });
+        Ok(())
+    }
+
+    fn settle_machine(&self, place: usize, world: &mut Brokers) -> Result<()> {
+        let down = self.is_on(|fault| match fault {
+            Fault::Kill(at) | Fault::PowerCut(at) | Fault::LoseDisk(at) | Fault::Stop(at) => {
+                at == place
+            }
+            Fault::PowerCutAll => true,
+            _ => false,
+        });
+        let paused = self.is_on(|fault| fault == Fault::Pause(place));
+        let (slow, bad, full) = (
+            self.is_on(|fault| fault == Fault::SlowDisk(place)),
+            self.is_on(|fault| fault == Fault::BadDisk(place)),
+            self.is_on(|fault| fault == Fault::FullDisk(place)),
+        );
+        let skew = self.on.iter().rev().find_map(|(_, fault)| match fault {
+            Fault::Skew(at, ppm) if *at == place => Some(*ppm),
+            _ => None,
+        });
+        if let Some(machine) = world.machines.get(place) {
+            machine.disk.set_faults(disk(slow, bad));
+            let used = machine.disk.used_bytes();
+            machine
+                .disk
+                .set_capacity(if full { used + FULL } else { u64::MAX });
+            let host = machine.host;
+            if world.hosts.is_paused(host) && !paused {
+                world.hosts.resume(host);
+            }
+            world.hosts.skew(host, skew.unwrap_or(0));
+        }
+        if !down {
+            world.start(place)?;
+        }
+        Ok(())
+    }
+
+    /// From one broker to another.
+    fn settle_link(&self, from: usize, to: usize, world: &mut Brokers) {
+        let cut = self.is_on(|fault| match fault {
+            Fault::CutOneWay(one, other) => (one, other) == (from, to),
+            Fault::Cut(one, other) => (one, other) == (from, to) || (other, one) == (from, to),
+            Fault::CutOff(one) => one == from || one == to,
+            _ => false,
+        });
+        let slow = self.is_on(|fault| match fault {
+            Fault::SlowLink(one, other) => (one, other) == (from, to) || (other, one) == (from, to),
+            _ => false,
+        });
+        let (from, to) = (address(from), address(to));
+        if cut {
+            world.net.cut(from, to);
+        } else {
+            world.net.heal(from, to);
+        }
+        world
+            .net
+            .set_link(from, to, if slow { SLOW_LINK } else { LinkConfig::GOOD });
+    }
+}
+
+fn disk(slow: bool, bad: bool) -> DiskFaults {
+    let mut faults = DiskFaults::default();
+    if slow {
+        faults.slow = 0.1;
+        faults.delay_max = Duration::from_millis(50);
+    }
+    if bad {
+        faults.eio_read = 0.002;
+        faults.eio_write = 0.002;
+        faults.eio_sync = 0.002;
+        faults.enospc = 0.002;
+    }
+    faults
+}
+
+fn bad_store() -> StoreFaults {
+    StoreFaults {
+        status_503: 0.03,
+        status_500: 0.03,
+        status_429: 0.02,
+        status_408: 0.02,
+        status_409: 0.02,
+        error_body: 0.02,
+        lost_reply: 0.03,
+        black_hole: 0.01,
+        slow: 0.03,
+        trickle: 0.02,
+        short_body: 0.02,
+        wrong_bytes: 0.02,
+        wrong_range: 0.02,
+        stale_list: 0.1,
+        late: 0.5,
+        ..StoreFaults::default()
+    }
+}
+
+/// What happens at once.
+fn begin(fault: Fault, world: &mut Brokers) {
+    match fault {
+        Fault::Kill(place) => world.kill(place),
+        Fault::PowerCut(place) => world.power_cut(place),
+        Fault::LoseDisk(place) => {
+            world.power_cut(place);
+            if let Some(machine) = world.machines.get(place) {
+                machine.disk.replace();
+            }
+        }
+        Fault::PowerCutAll => (0..world.machines.len()).for_each(|place| world.power_cut(place)),
+        Fault::Stop(place) => world.stop(place),
+        Fault::Pause(place) => {
+            if let Some(machine) = world.machines.get(place) {
+                world.hosts.pause(machine.host);
+            }
+        }
+        Fault::Reset(place) => {
+            for other in 0..=world.machines.len() {
+                if other != place {
+                    world.net.reset(address(place), address(other));
+                }
+            }
+        }
+        Fault::ClockJump(place, seconds) => {
+            if let Some(machine) = world.machines.get(place) {
+                world.hosts.jump(machine.host, seconds.saturating_mul(1000));
+            }
+        }
+        Fault::CutOneWay(..)
+        | Fault::Cut(..)
+        | Fault::CutOff(_)
+        | Fault::SlowLink(..)
+        | Fault::SlowDisk(_)
+        | Fault::BadDisk(_)
+        | Fault::FullDisk(_)
+        | Fault::BadStore
+        | Fault::StoreOutage
+        | Fault::Skew(..) => {}
+    }
+}

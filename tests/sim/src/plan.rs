@@ -1,0 +1,346 @@
+//! What one seed does: how large the cluster is, and what breaks when.
+//!
+//! Owns: the plan, how it is drawn from the seed, how it is written and read as text (a kept seed may have a plan with less in it).
+//! Not here: carrying it out (`run`).
+//! Spec: docs/simulation.md
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// Time before the first fault: the cluster forms, and the load begins.
+const CALM: Duration = Duration::from_secs(15);
+/// Shortest and longest time between the beginnings of two faults.
+const BETWEEN: (u64, u64) = (500, 20_000);
+/// Shortest and longest time that a fault lasts.
+const LASTS: (u64, u64) = (100, 30_000);
+
+/// One seed's world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    /// 1, 3, or 5.
+    pub(crate) brokers: usize,
+    /// Length of a step of simulated time.
+    pub(crate) tick: Duration,
+    /// How long things break. What comes after heals.
+    pub(crate) breaking: Duration,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// A fault, and how long it stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) at: Duration,
+    pub(crate) lasts: Duration,
+    pub(crate) fault: Fault,
+}
+
+/// Brokers are counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The process dies; it starts again when the fault ends.
+    Kill(usize),
+    /// The machine loses power: what was not synced is lost or torn.
+    PowerCut(usize),
+    /// All machines at once.
+    PowerCutAll,
+    /// The machine is gone, and comes back with an empty disk. Not drawn: an operator would have to add it, and an only copy is lost.
+    LoseDisk(usize),
+    /// SIGTERM; it starts again when the fault ends.
+    Stop(usize),
+    /// SIGSTOP, and SIGCONT when it ends.
+    Pause(usize),
+    /// Nothing arrives from the first at the second.
+    CutOneWay(usize, usize),
+    /// Nothing arrives either way.
+    Cut(usize, usize),
+    /// A broker and all others do not hear each other; clients do.
+    CutOff(usize),
+    /// Between two brokers: 2 to 500 ms, some loss, and few bytes a second.
+    SlowLink(usize, usize),
+    /// Every connection of a broker breaks.
+    Reset(usize),
+    /// Writes and syncs of a broker's disk take up to seconds.
+    SlowDisk(usize),
+    /// A few of its reads, writes, and syncs fail.
+    BadDisk(usize),
+    /// It has no room.
+    FullDisk(usize),
+    /// One call in five of every kind goes wrong at the store.
+    BadStore,
+    /// No call comes through.
+    StoreOutage,
+    /// The wall clock of a broker jumps by so many seconds.
+    ClockJump(usize, i64),
+    /// Its clocks run by so many parts per million too fast.
+    Skew(usize, i32),
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub(crate) fn of(seed: u64) -> Self {
+        let mut dice = StdRng::seed_from_u64(seed);
+        let brokers = [1, 3, 3, 3, 5][dice.random_range(0..5)];
+        let tick = Duration::from_millis([2, 5, 10][dice.random_range(0..3)]);
+        let breaking = Duration::from_secs(dice.random_range(120..600));
+        let mut steps = Vec::new();
+        let mut at = CALM;
+        while at < breaking {
+            let lasts = Duration::from_millis(dice.random_range(LASTS.0..LASTS.1));
+            let fault = fault(&mut dice, brokers);
+            steps.push(Step { at, lasts, fault });
+            at += Duration::from_millis(dice.random_range(BETWEEN.0..BETWEEN.1));
+        }
+        Self {
+            seed,
+            brokers,
+            tick,
+            breaking,
+            steps,
+        }
+    }
+
+    /// Without some of its steps, for a smaller plan that still fails.
+    pub(crate) fn with_steps(&self, steps: Vec<Step>) -> Self {
+        Self {
+            steps,
+            ..self.clone()
+        }
+    }
+}
+
+/// Any fault. Between brokers only where there are several.
+fn fault(dice: &mut StdRng, brokers: usize) -> Fault {
+    let broker = dice.random_range(0..brokers);
+    let other = (broker + 1 + dice.random_range(0..brokers.max(2) - 1)) % brokers;
+    let kinds = if brokers == 1 { 12 } else { 17 };
+    match dice.random_range(0..kinds) {
+        0 => Fault::Kill(broker),
+        1 => Fault::PowerCut(broker),
+        2 => Fault::PowerCutAll,
+        3 => Fault::Stop(broker),
+        4 => Fault::Pause(broker),
+        5 => Fault::Reset(broker),
+        6 => Fault::SlowDisk(broker),
+        7 => Fault::BadDisk(broker),
+        8 => Fault::FullDisk(broker),
+        9 => match dice.random_range(0..4) {
+            0 => Fault::StoreOutage,
+            _ => Fault::BadStore,
+        },
+        10 => Fault::ClockJump(broker, dice.random_range(-7200..7200)),
+        11 => Fault::Skew(broker, dice.random_range(-50_000..50_000)),
+        12 => Fault::Cut(broker, other),
+        13 | 14 => Fault::CutOneWay(broker, other),
+        15 => Fault::CutOff(broker),
+        _ => Fault::SlowLink(broker, other),
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kill(broker) => write!(f, "kill {broker}"),
+            Self::PowerCut(broker) => write!(f, "power-cut {broker}"),
+            Self::PowerCutAll => write!(f, "power-cut-all"),
+            Self::LoseDisk(broker) => write!(f, "lose-disk {broker}"),
+            Self::Stop(broker) => write!(f, "stop {broker}"),
+            Self::Pause(broker) => write!(f, "pause {broker}"),
+            Self::CutOneWay(from, to) => write!(f, "cut-one-way {from} {to}"),
+            Self::Cut(one, other) => write!(f, "cut {one} {other}"),
+            Self::CutOff(broker) => write!(f, "cut-off {broker}"),
+            Self::SlowLink(one, other) => write!(f, "slow-link {one} {other}"),
+            Self::Reset(broker) => write!(f, "reset {broker}"),
+            Self::SlowDisk(broker) => write!(f, "slow-disk {broker}"),
+            Self::BadDisk(broker) => write!(f, "bad-disk {broker}"),
+            Self::FullDisk(broker) => write!(f, "full-disk {broker}"),
+            Self::BadStore => write!(f, "bad-store"),
+            Self::StoreOutage => write!(f, "store-outage"),
+            Self::ClockJump(broker, seconds) => write!(f, "clock-jump {broker} {seconds}"),
+            Self::Skew(broker, ppm) => write!(f, "skew {broker} {ppm}"),
+        }
+    }
+}
+
+impl std::str::FromStr for Fault {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let broker = |word: &str| word.parse::<usize>().context("a broker's number");
+        Ok(match words.as_slice() {
+            ["kill", one] => Self::Kill(broker(one)?),
+            ["power-cut", one] => Self::PowerCut(broker(one)?),
+            ["power-cut-all"] => Self::PowerCutAll,
+            ["lose-disk", one] => Self::LoseDisk(broker(one)?),
+            ["stop", one] => Self::Stop(broker(one)?),
+            ["pause", one] => Self::Pause(broker(one)?),
+            ["cut-one-way", one, other] => Self::CutOneWay(broker(one)?, broker(other)?),
+            ["cut", one, other] => Self::Cut(broker(one)?, broker(other)?),
+            ["cut-off", one] => Self::CutOff(broker(one)?),
+            ["slow-link", one, other] => Self::SlowLink(broker(one)?, broker(other)?),
+            ["reset", one] => Self::Reset(broker(one)?),
+            ["slow-disk", one] => Self::SlowDisk(broker(one)?),
+            ["bad-disk", one] => Self::BadDisk(broker(one)?),
+            ["full-disk", one] => Self::FullDisk(broker(one)?),
+            ["bad-store"] => Self::BadStore,
+            ["store-outage"] => Self::StoreOutage,
+            ["clock-jump", one, seconds] => Self::ClockJump(broker(one)?, seconds.parse()?),
+            ["skew", one, ppm] => Self::Skew(broker(one)?, ppm.parse()?),
+            _ => bail!("no such fault: {text}"),
+        })
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}", self.seed)?;
+        writeln!(f, "brokers {}", self.brokers)?;
+        writeln!(f, "tick {}", self.tick.as_millis())?;
+        writeln!(f, "breaking {}", self.breaking.as_millis())?;
+        for Step { at, lasts, fault } in &self.steps {
+            writeln!(f, "at {} for {} {fault}", at.as_millis(), lasts.as_millis())?;
+        }
+        Ok(())
+    }
+}
+
+impl std::str::FromStr for Plan {
+    type Err = anyhow::Error;
+
+    /// Lines of [`Plan`]'s text; empty ones and those that begin with `#` say nothing.
+    fn from_str(text: &str) -> Result<Self> {
+        let mut lines = text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let mut number = |name: &str| -> Result<u64> {
+            let line = lines.next().with_context(|| format!("no line {name}"))?;
+            let value = line.strip_prefix(name).context("another line")?;
+            value.trim().parse().with_context(|| line.to_owned())
+        };
+        let plan = Self {
+            seed: number("seed")?,
+            brokers: usize::try_from(number("brokers")?)?,
+            tick: Duration::from_millis(number("tick")?),
+            breaking: Duration::from_millis(number("breaking")?),
+            steps: Vec::new(),
+        };
+        let steps: Result<Vec<Step>> = lines.map(str::parse).collect();
+        let plan = plan.with_steps(steps?);
+        plan.check()?;
+        Ok(plan)
+    }
+}
+
+impl std::str::FromStr for Step {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let step = || -> Option<(u64, u64, &str)> {
+            let (at, rest) = text.strip_prefix("at ")?.split_once(" for ")?;
+            let (lasts, fault) = rest.split_once(' ')?;
+            Some((at.parse().ok()?, lasts.parse().ok()?, fault))
+        };
+        let (at, lasts, fault) = step().with_context(|| format!("no step: {text}"))?;
+        Ok(Self {
+            at: Duration::from_millis(at),
+            lasts: Duration::from_millis(lasts),
+            fault: fault.parse()?,
+        })
+    }
+}
+
+impl Plan {
+    /// Whether it can be carried out.
+    fn check(&self) -> Result<()> {
+        if !(1..=9).contains(&self.brokers) || self.tick.is_zero() {
+            bail!("1 to 9 brokers, and a tick of at least 1 ms");
+        }
+        for step in &self.steps {
+            if step.fault.brokers().iter().any(|at| *at >= self.brokers) {
+                bail!("no such broker: {}", step.fault);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Fault {
+    /// Those that it is about.
+    fn brokers(self) -> Vec<usize> {
+        match self {
+            Self::Kill(one)
+            | Self::PowerCut(one)
+            | Self::LoseDisk(one)
+            | Self::Stop(one)
+            | Self::Pause(one)
+            | Self::CutOff(one)
+            | Self::Reset(one)
+            | Self::SlowDisk(one)
+            | Self::BadDisk(one)
+            | Self::FullDisk(one)
+            | Self::ClockJump(one, _)
+            | Self::Skew(one, _) => vec![one],
+            Self::CutOneWay(one, other) | Self::Cut(one, other) | Self::SlowLink(one, other) => {
+                vec![one, other]
+            }
+            Self::PowerCutAll | Self::BadStore | Self::StoreOutage => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Proves that a seed has one plan, seeds have different ones, and that a plan is the same after it was written and read.
+    #[test]
+    fn plans_are_kept_as_text() {
+        let mut kinds = std::collections::BTreeSet::new();
+        for seed in 0..200 {
+            let plan = Plan::of(seed);
+            assert_eq!(plan, Plan::of(seed));
+            assert_ne!(plan.steps, Plan::of(seed + 1).steps);
+            let read: Plan = plan.to_string().parse().unwrap();
+            assert_eq!(read, plan);
+            for step in &plan.steps {
+                let text = step.fault.to_string();
+                kinds.insert(text.split(' ').next().unwrap().to_owned());
+            }
+        }
+        assert_eq!(kinds.len(), 17, "{kinds:?}");
+    }
+
+    /// Proves that what cannot be carried out is refused.
+    #[test]
+    fn a_plan_that_cannot_be_is_refused() {
+        let plan = Plan {
+            seed: 1,
+            brokers: 3,
+            tick: Duration::from_millis(5),
+            breaking: Duration::from_secs(1),
+            steps: Vec::new(),
+        };
+        let text = plan.to_string();
+        for more in [
+            "at 1 for 2 kill 3",
+            "at 1 for 2 kil 1",
+            "at 1 kill 1",
+            "at 1 for 2 kill -1",
+        ] {
+            let read: Result<Plan> = format!("{text}{more}\n").parse();
+            assert!(read.is_err(), "{more}");
+        }
+        assert!(
+            "seed 1\nbrokers 0\ntick 5\nbreaking 1\n"
+                .parse::<Plan>()
+                .is_err()
+        );
+        assert!("brokers 3".parse::<Plan>().is_err());
+    }
+}
