@@ -61,6 +61,30 @@ pub(super) struct Outside {
 }
 
 impl Told {
+    /// What a broker says that knows no more than itself.
+    pub(super) fn new(
+        broker_id: i32,
+        raft_node_id: u64,
+        seeds: String,
+        record: Option<Founding>,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            broker_id,
+            raft_node_id,
+            seeds,
+            record,
+            members: None,
+            outside: None,
+            left: false,
+            waiting: Vec::new(),
+            empty: Vec::new(),
+            led: Vec::new(),
+            safe: Vec::new(),
+            refused: None,
+        }
+    }
+
     /// How new what it says of the members is; `None`: it has no metadata.
     pub(super) fn at(&self) -> Option<u64> {
         let members = self.members.as_ref().map(|members| members.at);
@@ -178,21 +202,8 @@ mod tests {
     use super::*;
 
     fn told(id: i32) -> Told {
-        Told {
-            version: VERSION,
-            broker_id: id,
-            raft_node_id: u64::try_from(id).unwrap() * 11,
-            seeds: "t: 1@a, 2@b, 3@c".to_owned(),
-            record: None,
-            members: None,
-            outside: None,
-            left: false,
-            waiting: Vec::new(),
-            empty: Vec::new(),
-            led: Vec::new(),
-            safe: Vec::new(),
-            refused: None,
-        }
+        let raft_node = u64::try_from(id).unwrap() * 11;
+        Told::new(id, raft_node, "t: 1@a, 2@b, 3@c".to_owned(), None)
     }
 
     fn seeds() -> BTreeMap<i32, String> {

@@ -25,7 +25,7 @@ use crate::peer::{CallService, Caller, PeerTarget, PeerTransport};
 use crate::router::{BrokerBook, Router};
 use bytes::Bytes;
 use candidates::{Candidates, Question};
-use decide::{Decision, MembersNow, Outside, Told, VERSION, decide};
+use decide::{Decision, MembersNow, Outside, Told, decide};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -80,21 +80,12 @@ impl Formation {
             .iter()
             .map(|(id, address)| format!("{id}@{address}"))
             .collect();
-        let told = Told {
-            version: VERSION,
-            broker_id: directory.node.get(),
-            raft_node_id: directory.raft_node.get(),
-            seeds: format!("{}: {}", config.cluster.name, seeds.join(", ")),
-            record: directory.founding.clone(),
-            members: None,
-            outside: None,
-            left: false,
-            waiting: Vec::new(),
-            empty: Vec::new(),
-            led: Vec::new(),
-            safe: Vec::new(),
-            refused: None,
-        };
+        let told = Told::new(
+            directory.node.get(),
+            directory.raft_node.get(),
+            format!("{}: {}", config.cluster.name, seeds.join(", ")),
+            directory.founding.clone(),
+        );
         Self {
             told: Arc::new(Mutex::new(told)),
             candidates: Candidates::default(),
@@ -516,21 +507,7 @@ mod tests {
             name: "t".to_owned(),
             members: vec![member(1, "a:1"), member(2, "b:1")],
         };
-        let mut told = Told {
-            version: VERSION,
-            broker_id: 1,
-            raft_node_id: 7,
-            seeds: String::new(),
-            record: Some(record),
-            members: None,
-            outside: None,
-            left: false,
-            waiting: Vec::new(),
-            empty: Vec::new(),
-            led: Vec::new(),
-            safe: Vec::new(),
-            refused: None,
-        };
+        let mut told = Told::new(1, 7, String::new(), Some(record));
         let asks = |told: &Told, node, raft_node, damaged: Option<u64>, seeds: &str| {
             let damaged = damaged.map(RaftNodeId::new);
             let who = (NodeId::new(node), RaftNodeId::new(raft_node), damaged);

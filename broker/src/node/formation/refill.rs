@@ -126,7 +126,7 @@ impl Asker<'_> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use super::super::decide::{Outside, VERSION};
+    use super::super::decide::Outside;
     use super::super::record::MemberRecord;
     use super::*;
     use uuid::Uuid;
@@ -141,27 +141,22 @@ mod tests {
         };
         let third = third.map(|raft_node| member(3, raft_node));
         let members = [member(1, 11), member(2, 22)].into_iter().chain(third);
+        let record = Founding {
+            cluster_id: Uuid::from_u128(cluster),
+            name: "t".to_owned(),
+            members: Vec::new(),
+        };
         Told {
-            version: VERSION,
-            broker_id: id,
-            raft_node_id: u64::try_from(id * 11).unwrap(),
-            seeds: String::new(),
-            record: Some(Founding {
-                cluster_id: Uuid::from_u128(cluster),
-                name: "t".to_owned(),
-                members: Vec::new(),
-            }),
             members: (at > 0).then(|| MembersNow {
                 at,
                 members: members.collect(),
             }),
-            outside: None,
-            left: false,
-            waiting: Vec::new(),
-            empty: Vec::new(),
-            led: Vec::new(),
-            safe: Vec::new(),
-            refused: None,
+            ..Told::new(
+                id,
+                u64::try_from(id * 11).unwrap(),
+                String::new(),
+                Some(record),
+            )
         }
     }
 

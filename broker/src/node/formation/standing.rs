@@ -149,7 +149,7 @@ fn standing(told: &[Told], own: Identity, at: u64) -> Option<Standing> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-    use super::super::decide::{MembersNow, Outside, VERSION};
+    use super::super::decide::{MembersNow, Outside};
     use super::super::record::{Founding, MemberRecord};
     use super::*;
     use tidelog_model::ClusterId;
@@ -161,27 +161,17 @@ mod tests {
             raft_node_id: *raft_node_id,
             peer: String::new(),
         };
+        let record = Founding {
+            cluster_id: Uuid::from_u128(cluster),
+            name: "t".to_owned(),
+            members: Vec::new(),
+        };
         Told {
-            version: VERSION,
-            broker_id: 2,
-            raft_node_id: 22,
-            seeds: String::new(),
-            record: Some(Founding {
-                cluster_id: Uuid::from_u128(cluster),
-                name: "t".to_owned(),
-                members: Vec::new(),
-            }),
             members: Some(MembersNow {
                 at,
                 members: members.iter().map(member).collect(),
             }),
-            outside: None,
-            left: false,
-            waiting: Vec::new(),
-            empty: Vec::new(),
-            led: Vec::new(),
-            safe: Vec::new(),
-            refused: None,
+            ..Told::new(2, 22, String::new(), Some(record))
         }
     }
 
