@@ -103,7 +103,7 @@ impl PeerInbox {
         if self.heard.note_lost() {
             let log = self.log.clone();
             // Touches the disk. If it could not be noted, the next start is told again.
-            let told = tokio::task::spawn_blocking(move || log.has_lost(acknowledged)).await;
+            let told = tidelog_env::blocking(move || log.has_lost(acknowledged)).await;
             if let Err(error) = told {
                 tracing::error!("what this replica has lost could not be noted: {error}");
             }
