@@ -173,7 +173,27 @@ fn groups(router: &Router) -> BTreeMap<PlacementGroupId, Now> {
         PlacementGroupId::METADATA,
         replica(router, PlacementGroupId::METADATA, router.metadata()),
     );
-    std::iter::once(metadata).chain(data).collect()
+    // The replicas that are here take the place of what is only wanted.
+    let coming = coming(router, &lost).into_iter();
+    coming
+        .chain(std::iter::once(metadata))
+        .chain(data)
+        .collect()
+}
+
+/// Groups whose replica this broker shall have: one that is taken in anew has none of them yet when it knows its cluster.
+fn coming(
+    router: &Router,
+    lost: &BTreeMap<PlacementGroupId, Vec<String>>,
+) -> BTreeMap<PlacementGroupId, Now> {
+    let own = router.node();
+    router.image(|image| {
+        let wanted = image
+            .groups()
+            .keys()
+            .filter(|id| image.replicas_wanted(**id).contains(&own) && !lost.contains_key(*id));
+        wanted.map(|id| (*id, Now::Behind)).collect()
+    })
 }
 
 /// Keeps part `groups` of `health` current until `tasks` stop. It is, when this returns.

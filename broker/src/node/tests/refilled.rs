@@ -134,6 +134,28 @@ async fn damage_found_at_the_start() {
     is_whole(three, before, acknowledged).await;
 }
 
+/// Proves that a broker which is refilled is ready only when it votes in each of its groups: the next one may be stopped then.
+#[tokio::test(flavor = "multi_thread")]
+async fn ready_means_that_another_may_go() {
+    let (mut three, acknowledged) = loaded().await;
+    let before = raft_node(&three, 3);
+    three.nodes.remove(&3).unwrap().stop().await;
+    damage(&home(&three, 3), 1);
+    three.start(&[3]).await;
+    until("it is ready", || async {
+        let answer = try_http(&three, 3, "GET", "/readyz", "").await;
+        answer.is_ok_and(|(status, _)| status == 200)
+    })
+    .await;
+    let (after, router) = (raft_node(&three, 3), &three.nodes[&3].parts.groups.router);
+    let votes: Vec<bool> = router
+        .data_groups()
+        .map(|group| group.group().replicas().voters.contains(&after))
+        .collect();
+    assert_eq!(votes, [true; 3], "of the groups that it holds");
+    is_whole(three, before, acknowledged).await;
+}
+
 /// Proves that damage which no start looks at, and a read finds, ends the broker without serving it, and that the next start is refilled all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_found_by_a_read() {
