@@ -20,7 +20,7 @@ use crate::brokers::{Brokers, address};
 use crate::plan::Plan;
 use crate::trace::Trace;
 
-/// Once everything is healed, all must be live, read, and uploaded within this.
+/// Once everything is healed, all must be live and read within this.
 const HEALED_WITHIN: Duration = Duration::from_secs(300);
 /// Pause before the load tries to begin again.
 const AGAIN: Duration = Duration::from_secs(1);
