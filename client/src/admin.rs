@@ -14,7 +14,7 @@ use kafka_wire::{
     CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest, ListOffsetsRequest,
     ListOffsetsResponse,
 };
-use kafka_wire_core::StrBytes;
+use kafka_wire_core::{StrBytes, Uuid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,8 +46,8 @@ pub struct ConfigEntry {
 }
 
 impl Cluster {
-    /// Creates a topic with the cluster's default number of copies; it is in the metadata when this returns. Not tried again once it may
-    /// have happened.
+    /// Creates a topic with the cluster's default number of copies; it is in the metadata when this returns. Tried again when the answer
+    /// is lost: a topic that is there then, with these partitions and settings, is the created one.
     pub async fn create_topic(
         &self,
         name: &str,
@@ -66,34 +66,71 @@ impl Cluster {
         configs: &[(String, String)],
     ) -> Result<(), Error> {
         let what = format!("create topic '{name}'");
-        self.ask_any::<CreateTopicsRequest>(
-            2..=7,
-            false,
-            |_| {
-                let mut topic = CreatableTopic::default();
-                topic.name = StrBytes::from(name);
-                topic.num_partitions = partitions;
-                topic.replication_factor = copies;
-                topic.configs = configs
-                    .iter()
-                    .map(|(key, value)| config(key, value))
-                    .collect();
-                let mut request = CreateTopicsRequest::default();
-                request.topics = vec![topic];
-                request.timeout_ms = self.timeout_ms();
-                request
-            },
-            |response| match response.topics.first() {
-                Some(topic) => ErrorCode::new(topic.error_code)
-                    .check(what.as_str(), topic.error_message.as_deref()),
-                None => Err(Error::Protocol {
-                    address: what.clone(),
-                    cause: "the answer is empty".to_owned(),
-                }),
-            },
+        let answer = self
+            .ask_any::<CreateTopicsRequest>(
+                2..=7,
+                false,
+                |_| {
+                    let mut topic = CreatableTopic::default();
+                    topic.name = StrBytes::from(name);
+                    topic.num_partitions = partitions;
+                    topic.replication_factor = copies;
+                    topic.configs = configs
+                        .iter()
+                        .map(|(key, value)| config(key, value))
+                        .collect();
+                    let mut request = CreateTopicsRequest::default();
+                    request.topics = vec![topic];
+                    request.timeout_ms = self.timeout_ms();
+                    request
+                },
+                |response, open| match response.topics.first() {
+                    Some(topic) if open && exists(topic.error_code) => Ok(()),
+                    Some(topic) => ErrorCode::new(topic.error_code)
+                        .check(what.as_str(), topic.error_message.as_deref()),
+                    None => Err(nothing_in_the_answer(&what)),
+                },
+            )
+            .await?;
+        self.topic_appears(name).await?;
+        match answer.topics.first() {
+            Some(topic) if exists(topic.error_code) => {
+                self.is_as_asked(name, partitions, copies, configs).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Of a topic that was there when its creation, whose first answer was lost, was asked for again: whether it is what was asked for.
+    async fn is_as_asked(
+        &self,
+        name: &str,
+        partitions: i32,
+        copies: i16,
+        configs: &[(String, String)],
+    ) -> Result<(), Error> {
+        let metadata = self.topic(name).await?;
+        let found = metadata.topics.get(name);
+        let found = found.map_or(&[][..], |topic| &topic.partitions);
+        let as_many = |wanted: i64, found: usize| wanted < 0 || i64::try_from(found) == Ok(wanted);
+        let settings = self.describe_topic_configs(name).await?;
+        let set = |(key, value): &(String, String)| {
+            settings
+                .iter()
+                .any(|entry| entry.name == *key && entry.value.as_ref() == Some(value))
+        };
+        if as_many(partitions.into(), found.len())
+            && found
+                .iter()
+                .all(|partition| as_many(copies.into(), partition.replicas.len()))
+            && configs.iter().all(set)
+        {
+            return Ok(());
+        }
+        ErrorCode::TOPIC_ALREADY_EXISTS.check(
+            format!("create topic '{name}'"),
+            Some("there is one with other partitions, copies or settings"),
         )
-        .await?;
-        self.topic_appears(name).await
     }
 
     /// A created topic is known to the broker that created it; others hear of it a little later.
@@ -112,35 +149,31 @@ impl Cluster {
         }
     }
 
-    /// Deletes a topic with its records.
+    /// Deletes a topic with its records. Tried again when the answer is lost, by the topic's id where the cluster tells it, so that another
+    /// one that got its name meanwhile stays.
     pub async fn delete_topic(&self, name: &str) -> Result<(), Error> {
         let what = format!("delete topic '{name}'");
+        let unknown = || Error::Invalid(format!("{what}: there is no such topic"));
+        let metadata = self
+            .topic_now(name)
+            .await
+            .map_err(|error| match error.code() {
+                Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) => unknown(),
+                _ => error,
+            })?;
+        let id = metadata.topics.get(name).map(|topic| topic.id);
+        let id = id.filter(|id| *id != [0; 16]);
         self.ask_any::<DeleteTopicsRequest>(
             1..=6,
             false,
-            |version| {
-                let mut request = DeleteTopicsRequest::default();
-                if version >= 6 {
-                    let mut state = DeleteTopicState::default();
-                    state.name = Some(StrBytes::from(name));
-                    request.topics = vec![state];
-                } else {
-                    request.topic_names = vec![StrBytes::from(name)];
-                }
-                request.timeout_ms = self.timeout_ms();
-                request
-            },
-            |response| match response.responses.first() {
+            |version| deletion(name, id, version, self.timeout_ms()),
+            |response, open| match response.responses.first() {
+                Some(topic) if is_unknown(topic.error_code) && open => Ok(()),
                 // An unknown topic is final here, though elsewhere it means "not known yet".
-                Some(topic) if topic.error_code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.get() => {
-                    Err(Error::Invalid(format!("{what}: there is no such topic")))
-                }
+                Some(topic) if is_unknown(topic.error_code) => Err(unknown()),
                 Some(topic) => ErrorCode::new(topic.error_code)
                     .check(what.as_str(), topic.error_message.as_deref()),
-                None => Err(Error::Protocol {
-                    address: what.clone(),
-                    cause: "the answer is empty".to_owned(),
-                }),
+                None => Err(nothing_in_the_answer(&what)),
             },
         )
         .await
@@ -175,13 +208,10 @@ impl Cluster {
                     request.resources = vec![resource];
                     request
                 },
-                |response| match response.results.first() {
+                |response, _| match response.results.first() {
                     Some(result) => ErrorCode::new(result.error_code)
                         .check(what.as_str(), result.error_message.as_deref()),
-                    None => Err(Error::Protocol {
-                        address: what.clone(),
-                        cause: "the answer is empty".to_owned(),
-                    }),
+                    None => Err(nothing_in_the_answer(&what)),
                 },
             )
             .await?;
@@ -310,6 +340,47 @@ impl Cluster {
             .saturating_duration_since(Instant::now());
         let left = left.saturating_sub(ANSWER_BEFORE.min(left / 4));
         i32::try_from(left.as_millis()).unwrap_or(i32::MAX)
+    }
+}
+
+/// The request that deletes a topic: by its id where both sides know how, so that asking twice does no harm.
+fn deletion(
+    name: &str,
+    id: Option<[u8; 16]>,
+    version: i16,
+    timeout_ms: i32,
+) -> DeleteTopicsRequest {
+    let mut request = DeleteTopicsRequest::default();
+    request.timeout_ms = timeout_ms;
+    if version < 6 {
+        request.topic_names = vec![StrBytes::from(name)];
+        return request;
+    }
+    let mut state = DeleteTopicState::default();
+    match id {
+        Some(id) => state.topic_id = Uuid::from_bytes(id),
+        None => state.name = Some(StrBytes::from(name)),
+    }
+    request.topics = vec![state];
+    request
+}
+
+fn exists(code: i16) -> bool {
+    code == ErrorCode::TOPIC_ALREADY_EXISTS.get()
+}
+
+fn is_unknown(code: i16) -> bool {
+    [
+        ErrorCode::UNKNOWN_TOPIC_OR_PARTITION.get(),
+        ErrorCode::UNKNOWN_TOPIC_ID.get(),
+    ]
+    .contains(&code)
+}
+
+fn nothing_in_the_answer(what: &str) -> Error {
+    Error::Protocol {
+        address: what.to_owned(),
+        cause: "the answer is empty".to_owned(),
     }
 }
 

@@ -84,6 +84,11 @@ impl Attempts {
         self.deadline
     }
 
+    /// Whether an earlier attempt may have been done.
+    pub(crate) fn may_have_happened(&self) -> bool {
+        self.outcome == Outcome::MayHaveHappened
+    }
+
     /// After a failed attempt: waits and returns `Ok` when another one may be made, else the error to give back.
     /// Remembers whether any attempt may have happened.
     pub async fn again(&mut self, error: Error) -> Result<(), Error> {

@@ -316,6 +316,11 @@ impl Cluster {
         if known.topics.get(name).is_some_and(TopicMeta::is_usable) {
             return Ok(known);
         }
+        self.topic_now(name).await
+    }
+
+    /// The topic's metadata as a broker tells it now. Fails for a topic that does not exist.
+    pub(crate) async fn topic_now(&self, name: &str) -> Result<Arc<Metadata>, Error> {
         let mut attempts = self.attempts();
         loop {
             let error = match self.refresh(Some(&[name])).await {
@@ -364,21 +369,22 @@ impl Cluster {
             .await
     }
 
-    /// One request to any broker, tried again until the operation's deadline while that is safe: errors that may have
-    /// happened are tried again only with `repeatable` requests.
-    pub async fn ask_any<R>(
+    /// One request to any broker, tried again until the operation's deadline. `check` says of an answer whether it is the wanted one; its
+    /// second argument, whether an earlier attempt may have been done: the answer to a change may then say that it is done already.
+    /// `reads`: the request changes nothing, and a broker that does not answer for a while is left for another one.
+    pub(crate) async fn ask_any<R>(
         &self,
         ours: RangeInclusive<i16>,
-        repeatable: bool,
+        reads: bool,
         build: impl Fn(i16) -> R,
-        check: impl Fn(&R::Response) -> Result<(), Error>,
+        check: impl Fn(&R::Response, bool) -> Result<(), Error>,
     ) -> Result<R::Response, Error>
     where
         R: RequestResponsePair + KafkaEncode,
     {
         let mut attempts = self.attempts();
         loop {
-            let answer = if repeatable {
+            let answer = if reads {
                 self.ask_talking::<R>(ours.clone(), &build).await
             } else {
                 match self.any().await {
@@ -391,21 +397,16 @@ impl Cluster {
                 }
             };
             let error = match answer {
-                Ok(response) => match check(&response) {
+                Ok(response) => match check(&response, attempts.may_have_happened()) {
                     Ok(()) => return Ok(response),
                     Err(error) => error,
                 },
-                Err(error) if self.never_reached(&error) => return Err(error),
+                Err(error) if self.never_reached(&error) && !attempts.may_have_happened() => {
+                    return Err(error);
+                }
                 Err(error) => error,
             };
-            if !repeatable && error.outcome() == crate::error::Outcome::MayHaveHappened {
-                return Err(error);
-            }
-            let least = if repeatable {
-                Duration::ZERO
-            } else {
-                ATTEMPT_LEAST
-            };
+            let least = if reads { Duration::ZERO } else { ATTEMPT_LEAST };
             attempts.again_for(least, error).await?;
         }
     }

@@ -3,6 +3,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "a listener of the test's own")]
 
+mod topics;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use kafka_wire::api_versions_response::ApiVersion as ServedApi;
 use kafka_wire::fetch_response::{FetchableTopicResponse, PartitionData};
@@ -112,6 +114,8 @@ pub struct State {
     assignments: BTreeMap<String, Bytes>,
     /// What the next heartbeats answer.
     pub heartbeat_code: i16,
+    /// Ids and settings of topics that were created by a request.
+    pub created: BTreeMap<String, topics::Created>,
     /// Partitions whose records cannot be read, and what a fetch of them says.
     pub unreadable: BTreeMap<i32, i16>,
 }
@@ -245,6 +249,13 @@ impl FakeBroker {
             }),
             13 => reply::<LeaveGroupRequest>(frame, version, |_| LeaveGroupResponse::default()),
             14 => reply::<SyncGroupRequest>(frame, version, |request| self.sync(request, code)),
+            19 => {
+                reply::<CreateTopicsRequest>(frame, version, |request| self.create(request, code))
+            }
+            20 => {
+                reply::<DeleteTopicsRequest>(frame, version, |request| self.delete(request, code))
+            }
+            32 => reply::<DescribeConfigsRequest>(frame, version, |request| self.configs(request)),
             18 => reply::<ApiVersionsRequest>(frame, version, |_| versions()),
             22 => reply::<InitProducerIdRequest>(frame, version, |_| {
                 let mut state = self.state.lock();
@@ -395,6 +406,8 @@ impl FakeBroker {
             match state.topics.get(&name) {
                 None => topic.error_code = 3,
                 Some(partitions) => {
+                    let created = state.created.get(&name);
+                    topic.topic_id = created.map(|topic| topic.id).unwrap_or_default();
                     for index in 0..partitions.len() {
                         let mut partition = MetadataResponsePartition::default();
                         partition.partition_index = i32::try_from(index).unwrap();
@@ -508,6 +521,9 @@ fn versions() -> ApiVersionsResponse {
         (13, 0, 4),
         (14, 0, 5),
         (18, 0, 3),
+        (19, 2, 7),
+        (20, 1, 6),
+        (32, 1, 4),
         (22, 0, 4),
     ] {
         let mut api = ServedApi::default();

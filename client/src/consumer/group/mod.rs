@@ -323,7 +323,7 @@ impl GroupConsumer {
                     request.key = StrBytes::from(group);
                     request
                 },
-                |response| {
+                |response, _| {
                     let what = format!("coordinator of group '{group}'");
                     ErrorCode::new(response.error_code)
                         .check(what, response.error_message.as_deref())
