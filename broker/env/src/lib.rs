@@ -12,6 +12,7 @@
 )]
 
 pub mod blocking;
+pub mod breaking;
 pub mod clock;
 pub mod disk;
 pub mod net;
@@ -19,6 +20,7 @@ pub mod random;
 pub mod tasks;
 
 pub use blocking::blocking;
+pub use breaking::{CrashPoint, Mutant, crash_point, mutant};
 pub use clock::{Clock, SystemClock};
 pub use disk::{Disk, DiskFile, MemoryDisk, RealDisk};
 pub use net::{Accepted, BoxStream, Listener, Network, Stream, TcpNetwork};

@@ -4,6 +4,7 @@
 //! Not here: what a fault does in the world (`tidelog-world`), which are planned (`plan`).
 //! Spec: docs/simulation.md
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -13,6 +14,7 @@ use tidelog_world::store::{Outage, StoreFaults};
 
 use crate::brokers::{Brokers, address};
 use crate::plan::{Fault, Plan, Step};
+use crate::work::Work;
 
 /// After a fault of a disk a broker may end by itself for so long: what was wrong is found later.
 const AFTERMATH: Duration = Duration::from_secs(60);
@@ -61,10 +63,14 @@ impl Breaking {
             changed = true;
         }
         for (_, fault) in &self.on {
-            if let Fault::BadDisk(place) | Fault::FullDisk(place) = fault
-                && let Some(until) = self.excused.get_mut(*place)
-            {
-                *until = now + AFTERMATH;
+            let (place, until) = match fault {
+                Fault::BadDisk(place) | Fault::FullDisk(place) => (*place, now + AFTERMATH),
+                // What is damaged is found whenever it is read.
+                Fault::Rot(place) | Fault::Misdirect(place) => (*place, Duration::MAX),
+                _ => continue,
+            };
+            if let Some(excused) = self.excused.get_mut(place) {
+                *excused = until.max(*excused);
             }
         }
         if changed {
@@ -127,12 +133,14 @@ impl Breaking {
             self.is_on(|fault| fault == Fault::BadDisk(place)),
             self.is_on(|fault| fault == Fault::FullDisk(place)),
         );
+        let misdirect = self.is_on(|fault| fault == Fault::Misdirect(place));
         let skew = self.on.iter().rev().find_map(|(_, fault)| match fault {
             Fault::Skew(at, ppm) if *at == place => Some(*ppm),
             _ => None,
         });
         if let Some(machine) = world.machines.get(place) {
-            machine.disk.set_faults(disk(slow, bad));
+            machine.disk.set_faults(disk(slow, bad, misdirect));
+            machine.disk.damage_only(is_groups);
             let used = machine.disk.used_bytes();
             machine
                 .disk
@@ -173,8 +181,16 @@ impl Breaking {
     }
 }
 
-fn disk(slow: bool, bad: bool) -> DiskFaults {
+/// Files of placement groups. Without its identity a broker asks for a human.
+fn is_groups(path: &Path) -> bool {
+    path.components().any(|part| part.as_os_str() == "groups")
+}
+
+fn disk(slow: bool, bad: bool, misdirect: bool) -> DiskFaults {
     let mut faults = DiskFaults::default();
+    if misdirect {
+        faults.misdirected = 0.01;
+    }
     if slow {
         faults.slow = 0.1;
         faults.delay_max = Duration::from_millis(50);
@@ -220,6 +236,12 @@ fn begin(fault: Fault, world: &mut Brokers) {
                 machine.disk.replace();
             }
         }
+        Fault::Rot(place) => {
+            let seed = world.draw();
+            if let Some(machine) = world.machines.get(place) {
+                machine.disk.rot_one(seed, &is_groups);
+            }
+        }
         Fault::PowerCutAll => (0..world.machines.len()).for_each(|place| world.power_cut(place)),
         Fault::Stop(place) => world.stop(place),
         Fault::Pause(place) => {
@@ -228,7 +250,7 @@ fn begin(fault: Fault, world: &mut Brokers) {
             }
         }
         Fault::Reset(place) => {
-            for other in 0..=world.machines.len() {
+            for other in 0..world.machines.len() + Work::ALL.len() {
                 if other != place {
                     world.net.reset(address(place), address(other));
                 }
@@ -246,6 +268,7 @@ fn begin(fault: Fault, world: &mut Brokers) {
         | Fault::SlowDisk(_)
         | Fault::BadDisk(_)
         | Fault::FullDisk(_)
+        | Fault::Misdirect(_)
         | Fault::BadStore
         | Fault::StoreOutage
         | Fault::Skew(..) => {}

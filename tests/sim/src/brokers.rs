@@ -20,9 +20,13 @@ use tidelog_world::net::Net;
 use tidelog_world::store::SimStore;
 use tokio_util::sync::CancellationToken;
 
+use crate::plan::{Plan, Shape};
+
 const KAFKA: u16 = 9092;
 const PEER: u16 = 9093;
 const ADMIN: u16 = 9094;
+/// `cluster.session-ms`, at least.
+const SESSION_MS: u64 = 6000;
 /// Who ended by itself is started again after this long, as by a service manager.
 const AGAIN: Duration = Duration::from_secs(2);
 
@@ -53,6 +57,7 @@ pub(crate) struct Brokers {
     pub(crate) store: SimStore,
     pub(crate) faults: Faults,
     pub(crate) machines: Vec<Machine>,
+    shape: Shape,
     dice: StdRng,
 }
 
@@ -64,17 +69,17 @@ pub(crate) fn address(place: usize) -> IpAddr {
 
 impl Brokers {
     /// Machines of which none runs yet.
-    pub(crate) fn new(seed: u64, tick: Duration, brokers: usize) -> Self {
-        let mut dice = StdRng::seed_from_u64(seed);
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let mut dice = StdRng::seed_from_u64(plan.seed);
         let faults = Faults::default();
-        let mut hosts = Hosts::new(tick, dice.random(), faults.clone());
+        let mut hosts = Hosts::new(plan.tick, dice.random(), faults.clone());
         let time = hosts.world_time();
         let net = Net::new(dice.random(), time.clone(), faults.clone());
         let clock = move || WORLD_EPOCH_MS + i64::try_from(time.now().as_millis()).unwrap_or(0);
         let store = SimStore::new(dice.random(), &faults, clock);
         let mut machines = Vec::new();
         for id in 1.. {
-            if machines.len() == brokers {
+            if machines.len() == plan.brokers {
                 break;
             }
             machines.push(Machine {
@@ -92,6 +97,7 @@ impl Brokers {
             store,
             faults,
             machines,
+            shape: plan.shape,
             dice,
         }
     }
@@ -100,6 +106,13 @@ impl Brokers {
     pub(crate) fn bootstrap(&self) -> String {
         let all = (0..self.machines.len()).map(|place| format!("{}:{KAFKA}", address(place)));
         all.collect::<Vec<_>>().join(",")
+    }
+
+    /// Base URLs of the admin listeners.
+    pub(crate) fn admins(&self) -> Vec<String> {
+        let all = 0..self.machines.len();
+        all.map(|place| format!("http://{}:{ADMIN}", address(place)))
+            .collect()
     }
 
     /// A number of the world's own randomness.
@@ -111,7 +124,7 @@ impl Brokers {
         let seeds = (0..self.machines.len())
             .map(|place| format!("{}@{}:{PEER}", place + 1, address(place)))
             .collect::<Vec<_>>();
-        let (id, at) = (place + 1, address(place));
+        let (id, at, shape) = (place + 1, address(place), self.shape);
         let mut set = vec![
             format!("node.id={id}"),
             format!("node.zone=zone-{id}"),
@@ -119,21 +132,31 @@ impl Brokers {
             "store.url=s3://simulated".to_owned(),
             format!("kafka.listen={at}:{KAFKA}"),
             format!("admin.listen={at}:{ADMIN}"),
-            "log.file-bytes=8388608".to_owned(),
             "log.reserve-bytes=0".to_owned(),
             "archive.enable=false".to_owned(),
-            "tier.cut-interval-ms=5000".to_owned(),
+            format!("tier.cut-interval-ms={}", shape.cut_interval),
+            format!("tier.local-bytes={}", shape.local_bytes),
+            format!("raft.heartbeat-ms={}", shape.heartbeat),
+            format!("raft.election-min-ms={}", 3 * shape.heartbeat),
+            format!("raft.election-max-ms={}", 5 * shape.heartbeat),
+            format!(
+                "cluster.session-ms={}",
+                SESSION_MS.max(10 * shape.heartbeat)
+            ),
         ];
         if self.machines.len() > 1 {
             set.push(format!("peer.listen={at}:{PEER}"));
             set.push(format!("cluster.seeds={}", seeds.join(",")));
-            set.push("cluster.data-groups=3".to_owned());
+            set.push(format!("cluster.data-groups={}", shape.groups));
         }
         let sources = Sources {
             set,
             ..Sources::default()
         };
-        Ok(Config::load(&sources)?)
+        let mut config = Config::load(&sources)?;
+        // Less than a user may ask for: the largest entry of a load must fit a quarter of a file.
+        config.log.file_bytes = shape.file_bytes;
+        Ok(config)
     }
 
     /// Starts a broker that does not run.
@@ -142,7 +165,15 @@ impl Brokers {
         let random = SystemRandom::seeded(self.draw());
         let machine = self.machines.get_mut(place).context("no such broker")?;
         if self.hosts.is_alive(machine.host) {
+            if machine.stop.is_cancelled() {
+                // It takes its time to stop: again in the next step.
+                machine.down = Some(Down::Until(self.hosts.now()));
+            }
             return Ok(());
+        }
+        if self.hosts.ended(machine.host).is_some() {
+            machine.disk.kill();
+            self.net.process_died(address(place));
         }
         machine.down = None;
         machine.stop = CancellationToken::new();
@@ -211,12 +242,13 @@ impl Brokers {
                     self.net.process_died(address(place));
                 }
                 Some(Down::Until(at)) if now >= at => self.start(place)?,
-                Some(Down::Planned) if !self.hosts.is_alive(machine.host) => {
+                Some(Down::Planned)
+                    if !self.hosts.is_alive(machine.host)
+                        && self.hosts.ended(machine.host).is_some() =>
+                {
                     // A stop has ended: its sockets and locks go.
-                    if self.hosts.ended(machine.host).is_some() {
-                        machine.disk.kill();
-                        self.net.process_died(address(place));
-                    }
+                    machine.disk.kill();
+                    self.net.process_died(address(place));
                 }
                 Some(_) | None => {}
             }

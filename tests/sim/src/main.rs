@@ -15,6 +15,7 @@ mod brokers;
 mod plan;
 mod run;
 mod trace;
+mod work;
 
 use std::process::ExitCode;
 

@@ -11,10 +11,14 @@ use anyhow::{Context, Result, bail};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use crate::work::Work;
+
 /// Time before the first fault: the cluster forms, and the load begins.
 const CALM: Duration = Duration::from_secs(15);
 /// Shortest and longest time between the beginnings of two faults.
 const BETWEEN: (u64, u64) = (500, 20_000);
+/// How often a disk is damaged in a run. A broker sets aside damaged files four times, then it asks for a human.
+const DAMAGES_MAX: usize = 3;
 /// Shortest and longest time that a fault lasts.
 const LASTS: (u64, u64) = (100, 30_000);
 
@@ -28,7 +32,82 @@ pub(crate) struct Plan {
     pub(crate) tick: Duration,
     /// How long things break. What comes after heals.
     pub(crate) breaking: Duration,
+    pub(crate) shape: Shape,
+    /// What clients do. The load always.
+    pub(crate) works: Vec<Work>,
     pub(crate) steps: Vec<Step>,
+}
+
+/// How large things are: of what is small, more happens in the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// `raft.heartbeat-ms`; elections are three to five times as long.
+    pub(crate) heartbeat: u64,
+    /// `cluster.data-groups`.
+    pub(crate) groups: u64,
+    /// Size of a log file; records fill several, or a part of one.
+    pub(crate) file_bytes: u64,
+    /// `tier.local-bytes`: what stays local of what is in the store.
+    pub(crate) local_bytes: u64,
+    /// `tier.cut-interval-ms`.
+    pub(crate) cut_interval: u64,
+    /// A record has up to so many bytes more than it needs.
+    pub(crate) padding: u64,
+    /// Records of a burst, and the time between two, ms.
+    pub(crate) burst: u64,
+    pub(crate) pause: u64,
+}
+
+impl Shape {
+    fn draw(dice: &mut StdRng) -> Self {
+        let mut one = |of: &[u64]| of.get(dice.random_range(0..of.len())).copied().unwrap_or(1);
+        Self {
+            heartbeat: one(&[200, 500, 1000, 2000]),
+            groups: one(&[1, 2, 3]),
+            file_bytes: one(&[128 << 10, 512 << 10, 8 << 20]),
+            local_bytes: one(&[0, 64 << 10, 1 << 30]),
+            cut_interval: one(&[2000, 10_000, 60_000]),
+            padding: one(&[100, 1000, 4000]),
+            burst: one(&[1, 4, 16]),
+            pause: one(&[400, 1000, 3000]),
+        }
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        let known = self.named().into_iter().find(|(known, _)| *known == name);
+        let (_, place) = known.with_context(|| format!("no such line: {name} {value}"))?;
+        *place = value.parse().with_context(|| format!("{name} {value}"))?;
+        Ok(())
+    }
+
+    /// Names and values, in the order of a plan's text.
+    fn named(&mut self) -> [(&'static str, &mut u64); 8] {
+        [
+            ("heartbeat", &mut self.heartbeat),
+            ("groups", &mut self.groups),
+            ("file-bytes", &mut self.file_bytes),
+            ("local-bytes", &mut self.local_bytes),
+            ("cut-interval", &mut self.cut_interval),
+            ("padding", &mut self.padding),
+            ("burst", &mut self.burst),
+            ("pause", &mut self.pause),
+        ]
+    }
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            heartbeat: 500,
+            groups: 2,
+            file_bytes: 512 << 10,
+            local_bytes: 64 << 10,
+            cut_interval: 10_000,
+            padding: 100,
+            burst: 4,
+            pause: 400,
+        }
+    }
 }
 
 /// A fault, and how long it stays.
@@ -48,8 +127,12 @@ pub(crate) enum Fault {
     PowerCut(usize),
     /// All machines at once.
     PowerCutAll,
-    /// The machine is gone, and comes back with an empty disk. Not drawn: an operator would have to add it, and an only copy is lost.
+    /// The machine is gone, and comes back with an empty disk; an operator takes it in.
     LoseDisk(usize),
+    /// A bit of a placement group's files turns.
+    Rot(usize),
+    /// Some of the writes to them land elsewhere.
+    Misdirect(usize),
     /// SIGTERM; it starts again when the fault ends.
     Stop(usize),
     /// SIGSTOP, and SIGCONT when it ends.
@@ -85,8 +168,16 @@ impl Plan {
     pub(crate) fn of(seed: u64) -> Self {
         let mut dice = StdRng::seed_from_u64(seed);
         let brokers = [1, 3, 3, 3, 5][dice.random_range(0..5)];
-        let tick = Duration::from_millis([2, 5, 10][dice.random_range(0..3)]);
+        let tick = Duration::from_millis([5, 20, 50][dice.random_range(0..3)]);
         let breaking = Duration::from_secs(dice.random_range(120..600));
+        let shape = Shape::draw(&mut dice);
+        let works = Work::ALL.into_iter().filter(|work| match work {
+            Work::Load => true,
+            Work::Repair => brokers > 1,
+            Work::Members => brokers > 1 && dice.random_bool(0.4),
+            Work::Groups | Work::Topics | Work::Tiers => dice.random_bool(0.4),
+        });
+        let works = works.collect();
         let mut steps = Vec::new();
         let mut at = CALM;
         while at < breaking {
@@ -95,11 +186,16 @@ impl Plan {
             steps.push(Step { at, lasts, fault });
             at += Duration::from_millis(dice.random_range(BETWEEN.0..BETWEEN.1));
         }
+        if brokers > 1 && dice.random_bool(0.4) {
+            damage(&mut dice, brokers, breaking, &mut steps);
+        }
         Self {
             seed,
             brokers,
             tick,
             breaking,
+            shape,
+            works,
             steps,
         }
     }
@@ -110,6 +206,21 @@ impl Plan {
             steps,
             ..self.clone()
         }
+    }
+}
+
+/// What is on a disk is lost or wrong, of one broker at most in a run: of an only copy nothing would be left.
+fn damage(dice: &mut StdRng, brokers: usize, breaking: Duration, steps: &mut Vec<Step>) {
+    let victim = dice.random_range(0..brokers);
+    for _ in 0..dice.random_range(1..=DAMAGES_MAX) {
+        let fault = match dice.random_range(0..3) {
+            0 => Fault::LoseDisk(victim),
+            1 => Fault::Rot(victim),
+            _ => Fault::Misdirect(victim),
+        };
+        let at = Duration::from_secs(dice.random_range(CALM.as_secs()..breaking.as_secs()));
+        let lasts = Duration::from_millis(dice.random_range(LASTS.0..LASTS.1));
+        steps.push(Step { at, lasts, fault });
     }
 }
 
@@ -148,6 +259,8 @@ impl fmt::Display for Fault {
             Self::PowerCut(broker) => write!(f, "power-cut {broker}"),
             Self::PowerCutAll => write!(f, "power-cut-all"),
             Self::LoseDisk(broker) => write!(f, "lose-disk {broker}"),
+            Self::Rot(broker) => write!(f, "rot {broker}"),
+            Self::Misdirect(broker) => write!(f, "misdirect {broker}"),
             Self::Stop(broker) => write!(f, "stop {broker}"),
             Self::Pause(broker) => write!(f, "pause {broker}"),
             Self::CutOneWay(from, to) => write!(f, "cut-one-way {from} {to}"),
@@ -177,6 +290,8 @@ impl std::str::FromStr for Fault {
             ["power-cut", one] => Self::PowerCut(broker(one)?),
             ["power-cut-all"] => Self::PowerCutAll,
             ["lose-disk", one] => Self::LoseDisk(broker(one)?),
+            ["rot", one] => Self::Rot(broker(one)?),
+            ["misdirect", one] => Self::Misdirect(broker(one)?),
             ["stop", one] => Self::Stop(broker(one)?),
             ["pause", one] => Self::Pause(broker(one)?),
             ["cut-one-way", one, other] => Self::CutOneWay(broker(one)?, broker(other)?),
@@ -202,6 +317,12 @@ impl fmt::Display for Plan {
         writeln!(f, "brokers {}", self.brokers)?;
         writeln!(f, "tick {}", self.tick.as_millis())?;
         writeln!(f, "breaking {}", self.breaking.as_millis())?;
+        for (name, value) in self.shape.clone().named() {
+            writeln!(f, "{name} {value}")?;
+        }
+        for work in &self.works {
+            writeln!(f, "work {work}")?;
+        }
         for Step { at, lasts, fault } in &self.steps {
             writeln!(f, "at {} for {} {fault}", at.as_millis(), lasts.as_millis())?;
         }
@@ -212,7 +333,7 @@ impl fmt::Display for Plan {
 impl std::str::FromStr for Plan {
     type Err = anyhow::Error;
 
-    /// Lines of [`Plan`]'s text; empty ones and those that begin with `#` say nothing.
+    /// Lines of [`Plan`]'s text; empty ones and those that begin with `#` say nothing, and what is not said of its shape is as usual.
     fn from_str(text: &str) -> Result<Self> {
         let mut lines = text
             .lines()
@@ -222,15 +343,26 @@ impl std::str::FromStr for Plan {
             let value = line.strip_prefix(name).context("another line")?;
             value.trim().parse().with_context(|| line.to_owned())
         };
-        let plan = Self {
+        let mut plan = Self {
             seed: number("seed")?,
             brokers: usize::try_from(number("brokers")?)?,
             tick: Duration::from_millis(number("tick")?),
             breaking: Duration::from_millis(number("breaking")?),
+            shape: Shape::default(),
+            works: Vec::new(),
             steps: Vec::new(),
         };
-        let steps: Result<Vec<Step>> = lines.map(str::parse).collect();
-        let plan = plan.with_steps(steps?);
+        for line in lines {
+            match line.split_once(' ') {
+                Some(("work", name)) => plan.works.push(name.parse()?),
+                Some(("at", _)) => plan.steps.push(line.parse()?),
+                Some((name, value)) => plan.shape.set(name, value)?,
+                None => bail!("no step: {line}"),
+            }
+        }
+        if plan.works.is_empty() {
+            plan.works.push(Work::Load);
+        }
         plan.check()?;
         Ok(plan)
     }
@@ -260,6 +392,9 @@ impl Plan {
         if !(1..=9).contains(&self.brokers) || self.tick.is_zero() {
             bail!("1 to 9 brokers, and a tick of at least 1 ms");
         }
+        if !self.works.contains(&Work::Load) {
+            bail!("without the load nothing is written");
+        }
         for step in &self.steps {
             if step.fault.brokers().iter().any(|at| *at >= self.brokers) {
                 bail!("no such broker: {}", step.fault);
@@ -276,6 +411,8 @@ impl Fault {
             Self::Kill(one)
             | Self::PowerCut(one)
             | Self::LoseDisk(one)
+            | Self::Rot(one)
+            | Self::Misdirect(one)
             | Self::Stop(one)
             | Self::Pause(one)
             | Self::CutOff(one)
@@ -313,7 +450,7 @@ mod tests {
                 kinds.insert(text.split(' ').next().unwrap().to_owned());
             }
         }
-        assert_eq!(kinds.len(), 17, "{kinds:?}");
+        assert_eq!(kinds.len(), 20, "{kinds:?}");
     }
 
     /// Proves that what cannot be carried out is refused.
@@ -324,6 +461,8 @@ mod tests {
             brokers: 3,
             tick: Duration::from_millis(5),
             breaking: Duration::from_secs(1),
+            shape: Shape::default(),
+            works: vec![Work::Load],
             steps: Vec::new(),
         };
         let text = plan.to_string();
@@ -332,6 +471,10 @@ mod tests {
             "at 1 for 2 kil 1",
             "at 1 kill 1",
             "at 1 for 2 kill -1",
+            "groups none",
+            "grups 3",
+            "work hard",
+            "work groups",
         ] {
             let read: Result<Plan> = format!("{text}{more}\n").parse();
             assert!(read.is_err(), "{more}");

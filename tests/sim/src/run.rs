@@ -1,7 +1,7 @@
 //! One seed from its start to its end.
 //!
-//! Owns: the phases (things break, everything heals), the load, what must hold at the end.
-//! Not here: the rules of histories (`tidelog-check`), the faults (`breaking`).
+//! Owns: the phases (things break, everything heals), what must hold in each step and at the end.
+//! Not here: what clients do (`work`), the rules of histories (`tidelog-check`), the faults (`breaking`).
 //! Spec: docs/simulation.md
 
 use std::collections::BTreeMap;
@@ -10,33 +10,18 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use tidelog_check::History;
-use tidelog_cluster::{Load, LoadConfig, LoadWorld, Recorder};
+use tidelog_cluster::Recorder;
 use tidelog_env::SystemRandom;
 use tidelog_world::hosts::{self, Ended, HostId};
-use tokio_util::sync::CancellationToken;
 
 use crate::breaking::Breaking;
 use crate::brokers::{Brokers, address};
 use crate::plan::Plan;
 use crate::trace::Trace;
+use crate::work::{Place, Stages};
 
 /// Once everything is healed, all must be live and read within this.
 const HEALED_WITHIN: Duration = Duration::from_secs(300);
-/// Pause before the load tries to begin again.
-const AGAIN: Duration = Duration::from_secs(1);
-/// Acknowledged records of each partition after everything has healed.
-const EACH: usize = 20;
-
-const LOAD: LoadConfig = LoadConfig {
-    producers: 2,
-    readers: 2,
-    partitions: 4,
-    padding_max: 150,
-    burst: 4,
-    pause: Duration::from_millis(400),
-    patience: Duration::from_secs(24 * 3600),
-};
-
 /// What a run tells.
 pub(crate) struct Told {
     /// Simulated time.
@@ -51,7 +36,7 @@ pub(crate) struct Told {
 /// Runs a plan.
 pub(crate) fn run(plan: &Plan, trace: &Trace) -> Result<Told> {
     trace.add(&plan.to_string());
-    let mut world = Brokers::new(plan.seed, plan.tick, plan.brokers);
+    let mut world = Brokers::new(plan);
     let time = world.hosts.world_time();
     let recorder = Recorder::timed(move || hosts::running().map_or(time.now(), |(_, now)| now));
     let result = phases(plan, &mut world, &recorder);
@@ -60,6 +45,7 @@ pub(crate) fn run(plan: &Plan, trace: &Trace) -> Result<Told> {
             trace.hash(&format!("{} {event}", at.as_nanos()));
         }
     });
+    trace.hash(&format!("network {:016x}", world.net.trace()));
     let failure = result.err().map(|error| {
         let mut text = format!("{error:#}");
         for machine in &world.machines {
@@ -82,22 +68,30 @@ fn phases(plan: &Plan, world: &mut Brokers, recorder: &Recorder) -> Result<()> {
     for place in 0..plan.brokers {
         world.start(place)?;
     }
-    let healed = CancellationToken::new();
-    let client = client(plan, world, recorder, healed.clone())?;
+    let stages = Stages::default();
+    let clients = clients(plan, world, recorder, &stages)?;
     while world.hosts.now() < plan.breaking {
         breaking.step(world)?;
-        step(world, &breaking, client)?;
+        step(world, &breaking, &clients)?;
     }
     breaking.heal(world)?;
-    healed.cancel();
+    stages.healed.cancel();
     let deadline = world.hosts.now() + HEALED_WITHIN;
-    while world.hosts.is_alive(client) {
+    loop {
+        let busy: Vec<&str> = clients
+            .iter()
+            .filter(|client| world.hosts.is_alive(**client))
+            .map(|client| world.hosts.name(*client))
+            .collect();
+        if busy.is_empty() {
+            break;
+        }
         ensure!(
             world.hosts.now() < deadline,
-            "not everything is live {} s after everything has healed",
+            "not everything is live {} s after everything has healed: {busy:?}",
             HEALED_WITHIN.as_secs()
         );
-        step(world, &breaking, client)?;
+        step(world, &breaking, &clients)?;
     }
     ensure!(world.all_run(), "not every broker runs at the end");
     let overwritten = world.store.overwritten();
@@ -115,7 +109,7 @@ fn judge(history: &History) -> Result<()> {
 }
 
 /// One step of everything, and what must hold always.
-fn step(world: &mut Brokers, breaking: &Breaking, client: HostId) -> Result<()> {
+fn step(world: &mut Brokers, breaking: &Breaking, clients: &[HostId]) -> Result<()> {
     let before: Vec<usize> = ends(world);
     world.step()?;
     let now = world.hosts.now();
@@ -124,9 +118,10 @@ fn step(world: &mut Brokers, breaking: &Breaking, client: HostId) -> Result<()> 
             bail!("a broker ended by itself, though its disk was well");
         }
     }
-    match world.hosts.ended(client) {
-        Some(Ended::Returned(Err(why)) | Ended::Panicked(why)) => bail!("the client: {why}"),
-        Some(Ended::Returned(Ok(()))) | None => {}
+    for client in clients {
+        if let Some(Ended::Returned(Err(why)) | Ended::Panicked(why)) = world.hosts.ended(*client) {
+            bail!("client {why}");
+        }
     }
     ensure!(hosts::panics() == 0, "panics: {:?}", hosts::panic_texts());
     Ok(())
@@ -137,42 +132,37 @@ fn ends(world: &Brokers) -> Vec<usize> {
     ends.collect()
 }
 
-/// The host of the load. It ends when everything is healed, live again, and read.
-fn client(
+/// A host for each workload. Each ends when what it works on is live again after everything has healed.
+fn clients(
     plan: &Plan,
     world: &mut Brokers,
     recorder: &Recorder,
-    healed: CancellationToken,
-) -> Result<HostId> {
-    let host = world.hosts.add("client");
-    let load = LoadWorld {
-        bootstrap: world.bootstrap(),
-        network: world
+    stages: &Stages,
+) -> Result<Vec<HostId>> {
+    let mut clients = Vec::new();
+    for (number, work) in plan.works.iter().copied().enumerate() {
+        let host = world.hosts.add(work.name());
+        let seed = world.draw();
+        let network = world
             .net
-            .host(address(plan.brokers), world.hosts.time(host)),
-        clock: world.hosts.clock(host),
-        random: SystemRandom::seeded(world.draw()),
-        recorder: recorder.clone(),
-    };
-    world.hosts.start(host, move |_| async move {
-        work(load, healed)
-            .await
-            .map_err(|error| format!("{error:#}"))
-    })?;
-    Ok(host)
-}
-
-async fn work(world: LoadWorld, healed: CancellationToken) -> Result<()> {
-    let mut load = loop {
-        match Load::start_in(world.clone(), LOAD).await {
-            Ok(load) => break load,
-            // There is no cluster yet.
-            Err(error) => tracing::info!("the load does not begin yet: {error:#}"),
-        }
-        tokio::time::sleep(AGAIN).await;
-    };
-    healed.cancelled().await;
-    load.progress_everywhere(EACH).await?;
-    load.finish().await?;
-    Ok(())
+            .host(address(plan.brokers + number), world.hosts.time(host));
+        let place = Place {
+            bootstrap: world.bootstrap(),
+            admins: world.admins(),
+            network,
+            clock: world.hosts.clock(host),
+            random: SystemRandom::seeded(world.draw()),
+            recorder: recorder.clone(),
+            seed,
+            shape: plan.shape,
+            stages: stages.clone(),
+        };
+        world.hosts.start(host, move |_| async move {
+            work.start(place)
+                .await
+                .map_err(|error| format!("{work}: {error:#}"))
+        })?;
+        clients.push(host);
+    }
+    Ok(clients)
 }
