@@ -51,7 +51,7 @@ pub(super) fn shown(broker: &Broker, connection: &Connection, id: NodeId) -> Opt
     })
 }
 
-/// The brokers that clients may go to: those that live, this one, and whoever leads as far as this one knows. Who leads was heard by a
+/// The brokers that clients may go to: those that live, this one, and whoever leads partitions as far as this one knows. Who leads was heard by a
 /// majority lately, whatever the fences say, and a leader that is not in the list is none to clients.
 fn live_brokers(broker: &Broker, connection: &Connection) -> Vec<Shown> {
     let router = &broker.router;
@@ -60,7 +60,6 @@ fn live_brokers(broker: &Broker, connection: &Connection) -> Vec<Shown> {
         live.copied().collect()
     });
     ids.insert(router.node());
-    ids.extend(router.controller());
     ids.extend(
         router
             .data_groups()
@@ -71,13 +70,10 @@ fn live_brokers(broker: &Broker, connection: &Connection) -> Vec<Shown> {
         .collect()
 }
 
-/// Where clients send changes. Any broker takes them; the one that leads metadata saves a hop.
-fn controller(broker: &Broker, brokers: &[Shown]) -> i32 {
-    let known = broker
-        .router
-        .controller()
-        .filter(|id| brokers.iter().any(|shown| shown.id == *id));
-    known.unwrap_or_else(|| broker.router.node()).get()
+/// Where clients send changes: to the one that answers. Any broker takes them, and this one lives. The leader of the metadata group would save a hop, but
+/// for seconds after its death it is still the newest that is known, and librdkafka waits for it without asking again.
+fn controller(broker: &Broker) -> i32 {
+    broker.router.node().get()
 }
 
 /// Answers Metadata.
@@ -90,7 +86,7 @@ pub(super) async fn metadata(
     let mut answer = MetadataResponse::default();
     let brokers = live_brokers(broker, connection);
     answer.cluster_id = Some(StrBytes::from(broker.config.cluster.get().to_string()));
-    answer.controller_id = controller(broker, &brokers);
+    answer.controller_id = controller(broker);
     for shown in brokers {
         let mut one = MetadataResponseBroker::default();
         one.node_id = shown.id.get();
@@ -244,7 +240,7 @@ pub(super) fn describe_cluster(
     answer.cluster_id = StrBytes::from(broker.config.cluster.get().to_string());
     answer.cluster_authorized_operations = OPERATIONS_NOT_ASKED;
     let brokers = live_brokers(broker, connection);
-    answer.controller_id = controller(broker, &brokers);
+    answer.controller_id = controller(broker);
     for shown in brokers {
         let mut one = describe_cluster_response::DescribeClusterBroker::default();
         one.broker_id = shown.id.get();

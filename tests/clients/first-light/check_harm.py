@@ -37,6 +37,7 @@ def run(report, place, world, cluster, other):
     same_id(report, place, world, cluster, loads)
     other_cluster(report, cluster, loads, other)
     peer_port(report, cluster, loads)
+    controller(report, cluster, loads)
     clock(report, place, cluster, loads)
     disk(report, cluster, loads)
     store(report, cluster, loads)
@@ -153,6 +154,32 @@ def clock(report, place, cluster, loads):
         third.stop()
         third.more_environment = {}
         third.start()
+
+
+def controller(report, cluster, loads):
+    """Admin clients that begin before anybody has noticed must not wait for the dead."""
+    with report.check("stock admin clients that begin when the metadata leader has died make their topics"):
+        dead = cluster[cluster.cli_json("cluster", "status")["metadata_leader"]]
+        dead.kill()
+        failures = []
+
+        def create(after):
+            threading.Event().wait(after)
+            admin = clients.confluent_kafka.admin.AdminClient(clients.confluent_settings(cluster))
+            new = clients.confluent_kafka.admin.NewTopic(f"after-{after}", num_partitions=1, replication_factor=-1)
+            try:
+                admin.create_topics([new], request_timeout=25)[new.topic].result(25)
+            except Exception as error:  # noqa: BLE001 - told below
+                failures.append(f"{after} s after: {error}")
+
+        threads = [threading.Thread(target=create, args=(after,)) for after in (0, 0.5, 1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        need(not failures, failures)
+        dead.start()
+        check_members.progress(loads)
 
 
 def living(cluster):
