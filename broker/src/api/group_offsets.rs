@@ -4,6 +4,7 @@
 //! Not here: who may commit what (`coordinator`), the end of the log (`router::CommitBounds`).
 
 use std::collections::BTreeMap;
+use std::future::Future;
 
 use super::context::Broker;
 use super::groups::{coordinator, instance_of, text};
@@ -11,6 +12,9 @@ use crate::coordinator::service::CommitRequest;
 use crate::coordinator::state::{CommittedOffset, Committer, NewOffset};
 use crate::coordinator::{ConsumerGroupError, ConsumerGroupName, MemberId};
 use crate::error::ErrorCode;
+use crate::wire::messages::offset_commit_request::{
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic,
+};
 use crate::wire::messages::offset_commit_response::{
     OffsetCommitResponsePartition, OffsetCommitResponseTopic,
 };
@@ -50,75 +54,96 @@ fn committer_of(request: &OffsetCommitRequest) -> Committer {
     }
 }
 
-/// Answers OffsetCommit. Topics go by name up to version 9, by id from 10 on.
-pub(super) async fn commit(
+/// The offsets of a commit, where each has its place in the answer, and the answer so far.
+#[derive(Default)]
+struct Asked {
+    offsets: Vec<NewOffset>,
+    places: Vec<(usize, usize)>,
+    answer: OffsetCommitResponse,
+}
+
+impl Asked {
+    fn read(broker: &Broker, topics: Vec<OffsetCommitRequestTopic>, by_id: bool) -> Self {
+        let unknown = if by_id {
+            ErrorCode::UnknownTopicId
+        } else {
+            ErrorCode::UnknownTopicOrPartition
+        };
+        let mut asked = Self::default();
+        for (topic_at, topic) in topics.into_iter().enumerate() {
+            let id = topic_of(broker, &topic.name, topic.topic_id, by_id);
+            let mut of_topic = OffsetCommitResponseTopic::default();
+            of_topic.name = topic.name;
+            of_topic.topic_id = topic.topic_id;
+            for (at, partition) in topic.partitions.into_iter().enumerate() {
+                let mut result = OffsetCommitResponsePartition::default();
+                result.partition_index = partition.partition_index;
+                match id {
+                    Some(topic) => {
+                        asked.places.push((topic_at, at));
+                        asked.offsets.push(new_offset(topic, partition));
+                    }
+                    None => result.error_code = unknown.code(),
+                }
+                of_topic.partitions.push(result);
+            }
+            asked.answer.topics.push(of_topic);
+        }
+        asked
+    }
+}
+
+fn new_offset(topic: TopicId, partition: OffsetCommitRequestPartition) -> NewOffset {
+    let metadata = partition.committed_metadata;
+    NewOffset {
+        partition: PartitionId {
+            topic,
+            index: PartitionIndex::new(partition.partition_index),
+        },
+        offset: Offset::new(partition.committed_offset),
+        leader_epoch: LeaderEpoch::new(partition.committed_leader_epoch),
+        metadata: metadata.map(|m| m.as_str().to_owned()).unwrap_or_default(),
+    }
+}
+
+/// Answers OffsetCommit. Topics go by name up to version 9, by id from 10 on. Commits of one group take effect in the order of the calls.
+pub(super) fn commit(
     broker: &Broker,
     request: OffsetCommitRequest,
     version: i16,
-) -> OffsetCommitResponse {
-    let by_id = version >= 10;
+) -> impl Future<Output = OffsetCommitResponse> + Send + use<> {
     let group = ConsumerGroupName::new(request.group_id.as_str());
     let committer = committer_of(&request);
-    let unknown = if by_id {
-        ErrorCode::UnknownTopicId
-    } else {
-        ErrorCode::UnknownTopicOrPartition
-    };
-    let mut answer = OffsetCommitResponse::default();
-    let mut offsets = Vec::new();
-    let mut places = Vec::new();
-    for (topic_at, topic) in request.topics.into_iter().enumerate() {
-        let id = topic_of(broker, &topic.name, topic.topic_id, by_id);
-        let mut of_topic = OffsetCommitResponseTopic::default();
-        of_topic.name = topic.name;
-        of_topic.topic_id = topic.topic_id;
-        for (at, partition) in topic.partitions.into_iter().enumerate() {
-            let mut result = OffsetCommitResponsePartition::default();
-            result.partition_index = partition.partition_index;
-            match id {
-                Some(topic) => {
-                    places.push((topic_at, at));
-                    offsets.push(NewOffset {
-                        partition: PartitionId {
-                            topic,
-                            index: PartitionIndex::new(partition.partition_index),
-                        },
-                        offset: Offset::new(partition.committed_offset),
-                        leader_epoch: LeaderEpoch::new(partition.committed_leader_epoch),
-                        metadata: partition
-                            .committed_metadata
-                            .map(|m| m.as_str().to_owned())
-                            .unwrap_or_default(),
-                    });
-                }
-                None => result.error_code = unknown.code(),
-            }
-            of_topic.partitions.push(result);
-        }
-        answer.topics.push(of_topic);
-    }
+    let Asked {
+        offsets,
+        places,
+        mut answer,
+    } = Asked::read(broker, request.topics, version >= 10);
     let request = CommitRequest {
         group: group.clone(),
         committer,
         offsets,
     };
-    let results = match coordinator(broker, &group) {
-        Ok(coordinator) => coordinator.commit_offsets(request).await,
-        Err(error) => Err(error),
-    };
-    for (number, (topic_at, at)) in places.into_iter().enumerate() {
-        let result = match &results {
-            Ok(results) => results
-                .get(number)
-                .copied()
-                .unwrap_or(Err(ConsumerGroupError::Unavailable)),
-            Err(error) => Err(*error),
+    let committed = coordinator(broker, &group).map(|found| found.commit_offsets(request));
+    async move {
+        let results = match committed {
+            Ok(committed) => committed.await,
+            Err(error) => Err(error),
         };
-        if let Err(error) = result {
-            answer.topics[topic_at].partitions[at].error_code = error.code().code();
+        for (number, (topic_at, at)) in places.into_iter().enumerate() {
+            let result = match &results {
+                Ok(results) => results
+                    .get(number)
+                    .copied()
+                    .unwrap_or(Err(ConsumerGroupError::Unavailable)),
+                Err(error) => Err(*error),
+            };
+            if let Err(error) = result {
+                answer.topics[topic_at].partitions[at].error_code = error.code().code();
+            }
         }
+        answer
     }
-    answer
 }
 
 type Found = Vec<(PartitionId, Option<CommittedOffset>)>;

@@ -48,6 +48,15 @@ impl Service for Broker {
                     response
                 }))
             }
+            // Commits of one consumer group take effect in the order in which they came.
+            RequestBody::OffsetCommit(body) => {
+                let committed = group_offsets::commit(self, body, request.version);
+                Answer::Later(Box::pin(async move {
+                    let response = committed.await.into();
+                    broker.count(&label, started, true);
+                    response
+                }))
+            }
             RequestBody::ApiVersions(body) => {
                 let response = connection.negotiate(&body, request.version);
                 self.count(&label, started, true);

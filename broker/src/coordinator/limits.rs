@@ -34,11 +34,14 @@ pub const COMMIT_OFFSETS_MAX: usize = COMMIT_BYTES_MAX / COMMIT_OFFSET_BYTES;
 pub const GROUP_OFFSETS_MAX: usize = 100_000;
 /// Most consumer groups of one placement group. Used by apply.
 pub const GROUPS_MAX: usize = 20_000;
-/// Most join and sync requests that wait in one coordinator: each holds a connection.
+/// Most join and sync requests that wait in one coordinator, each of which holds a connection; and, counted by themselves, most commits.
 pub const WAITING_MAX: usize = 100_000;
+/// Most commits of one group that are under way: every member has some.
+pub const COMMITS_WAITING_MAX: usize = 4 * MEMBERS_MAX;
 /// Most groups in one `ExpireOffsets` command.
 pub const EXPIRE_GROUPS_MAX: usize = 256;
 
+const _: () = assert!(COMMITS_WAITING_MAX < WAITING_MAX);
 const _: () = assert!(OFFSET_METADATA_BYTES_MAX < COMMIT_BYTES_MAX);
 const _: () = assert!(
     GENERATION_HEAD_BYTES_MAX

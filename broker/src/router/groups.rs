@@ -7,6 +7,8 @@ use crate::coordinator::state::{ConsumerGroupsState, CoordinatorOutcome};
 use crate::datagroup::{DataGroup, DataOutcome};
 use crate::placement::{Command, ProposeError};
 use async_trait::async_trait;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -19,14 +21,21 @@ pub struct GroupLogOf(pub DataGroup);
 
 #[async_trait]
 impl CoordinatorLog for GroupLogOf {
-    async fn propose(&self, command: Command) -> Result<CoordinatorOutcome, ProposeError> {
-        let proposed = timeout(COMMAND_WITHIN, self.0.group().propose(command)).await;
-        match proposed.map_err(|_| ProposeError::Timeout)??.1 {
-            DataOutcome::Coordinator(outcome) => Ok(outcome),
-            DataOutcome::Partition(_) => Err(ProposeError::Fatal(
-                "a coordinator's command was answered with a partition's outcome".to_owned(),
-            )),
-        }
+    fn propose(
+        &self,
+        command: Command,
+    ) -> BoxFuture<'static, Result<CoordinatorOutcome, ProposeError>> {
+        let proposed = self.0.group().propose_ordered(command);
+        let outcome = async move {
+            let proposed = timeout(COMMAND_WITHIN, proposed).await;
+            match proposed.map_err(|_| ProposeError::Timeout)??.1 {
+                DataOutcome::Coordinator(outcome) => Ok(outcome),
+                DataOutcome::Partition(_) => Err(ProposeError::Fatal(
+                    "a coordinator's command was answered with a partition's outcome".to_owned(),
+                )),
+            }
+        };
+        outcome.boxed()
     }
 
     async fn read_barrier(&self) -> Result<(), ProposeError> {

@@ -9,7 +9,12 @@
 //! implementation of [`CoordinatorLog`] must not call the coordinator while it holds the state.
 
 mod groups;
+mod lines;
+#[cfg(test)]
+mod memory_log;
 mod offsets;
+#[cfg(test)]
+mod order_tests;
 mod requests;
 mod table;
 #[cfg(test)]
@@ -24,7 +29,10 @@ use super::state::{ConsumerGroupsState, CoordinatorCommand, CoordinatorOutcome};
 use crate::coordinator::ConsumerGroupName;
 use crate::placement::{Command, Leadership, ProposeError};
 use async_trait::async_trait;
+use futures::future::BoxFuture;
+use lines::Lines;
 use parking_lot::Mutex;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use table::Table;
@@ -36,8 +44,12 @@ use tokio::time::Instant;
 /// The placement group under a coordinator: where commands go and where the state is.
 #[async_trait]
 pub trait CoordinatorLog: Send + Sync + 'static {
-    /// Proposes an encoded coordinator command and returns what apply made of it.
-    async fn propose(&self, command: Command) -> Result<CoordinatorOutcome, ProposeError>;
+    /// Proposes an encoded coordinator command; the future returns what apply made of it. The command has its place in the order of the log before
+    /// this returns: commands lie there in the order of the calls.
+    fn propose(
+        &self,
+        command: Command,
+    ) -> BoxFuture<'static, Result<CoordinatorOutcome, ProposeError>>;
     /// Returns when this replica still leads and its state holds everything acknowledged before the call.
     async fn read_barrier(&self) -> Result<(), ProposeError>;
     /// Calls `reader` once with the applied state, under a short read lock.
@@ -104,6 +116,8 @@ struct Shared {
     tasks: Tasks,
     started: Instant,
     table: Mutex<Table>,
+    /// Commits under way.
+    commits: Arc<Lines>,
     /// Rung when an earlier deadline than the timer sleeps for has come up.
     earlier: Notify,
     /// Rung when a group has left the table.
@@ -131,6 +145,7 @@ impl Coordinator {
             tasks: tasks.clone(),
             started: Instant::now(),
             table: Mutex::new(Table::default()),
+            commits: Arc::default(),
             earlier: Notify::new(),
             settled: Notify::new(),
         });
@@ -195,15 +210,18 @@ impl Shared {
         }
     }
 
-    /// Proposes a stamped command; an outcome that is a refusal is an error.
-    async fn propose(
+    /// Proposes a stamped command; an outcome that is a refusal is an error. Its place in the log is fixed before this returns.
+    fn propose(
         &self,
         command: &CoordinatorCommand,
-    ) -> Result<CoordinatorOutcome, ConsumerGroupError> {
-        match self.log.propose(command.encode(self.stamp())).await {
-            Ok(CoordinatorOutcome::Refused(error)) => Err(error),
-            Ok(outcome) => Ok(outcome),
-            Err(error) => Err(from_propose(&error)),
+    ) -> impl Future<Output = Result<CoordinatorOutcome, ConsumerGroupError>> + Send + use<> {
+        let proposed = self.log.propose(command.encode(self.stamp()));
+        async move {
+            match proposed.await {
+                Ok(CoordinatorOutcome::Refused(error)) => Err(error),
+                Ok(outcome) => Ok(outcome),
+                Err(error) => Err(from_propose(&error)),
+            }
         }
     }
 

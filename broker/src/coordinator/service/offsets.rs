@@ -1,5 +1,6 @@
 //! Committing, fetching, deleting and expiring offsets.
 
+use super::lines::Place;
 use super::requests::{check_group, check_member};
 use super::{Coordinator, Shared, from_propose};
 use crate::coordinator::limits::{
@@ -10,6 +11,7 @@ use crate::coordinator::state::{
     StoredConsumerGroup,
 };
 use crate::coordinator::{ConsumerGroupError, ConsumerGroupName};
+use std::future::Future;
 use std::sync::Arc;
 use tidelog_model::{PartitionId, TopicId};
 
@@ -24,59 +26,25 @@ pub struct CommitRequest {
     pub offsets: Vec<NewOffset>,
 }
 
+/// One result for each offset of a commit, or why all of it is refused.
+pub type Committed = Result<Vec<Result<(), ConsumerGroupError>>, ConsumerGroupError>;
+
 impl Coordinator {
     /// Commits offsets; those that pass are in the log when this returns. One result for each, in order.
     ///
+    /// Commits of one group reach the log in the order of the calls of this function, whenever the futures are polled; the ends of partitions are
+    /// asked for side by side. One that is refused, or whose future is dropped, holds nobody back.
+    ///
     /// # Errors
     /// When the whole request is refused. [`ConsumerGroupError::Unavailable`]: it may have happened.
-    pub async fn commit_offsets(
+    pub fn commit_offsets(
         &self,
         request: CommitRequest,
-    ) -> Result<Vec<Result<(), ConsumerGroupError>>, ConsumerGroupError> {
-        let CommitRequest {
-            group,
-            committer,
-            offsets,
-        } = request;
-        check_group(&group)?;
-        if let Committer::Member {
-            member, instance, ..
-        } = &committer
-        {
-            check_member(member, instance.as_ref())?;
-        }
-        self.shared.check_committer(&group, &committer)?;
-        if committer == Committer::Simple {
-            self.shared.wait_settled(&group).await;
-        }
-        let bytes: usize = offsets
-            .iter()
-            .map(|new| COMMIT_OFFSET_BYTES + new.metadata.len().min(OFFSET_METADATA_BYTES_MAX))
-            .sum();
-        if bytes > COMMIT_BYTES_MAX {
-            return Err(ConsumerGroupError::CommitTooLarge);
-        }
-        let mut results = self.shared.check_offsets(&offsets).await;
-        let passed: Vec<NewOffset> = offsets
-            .into_iter()
-            .zip(&results)
-            .filter(|(_, result)| result.is_ok())
-            .map(|(new, _)| new)
-            .collect();
-        if passed.is_empty() {
-            return Ok(results);
-        }
-        let command = CoordinatorCommand::CommitOffsets {
-            group,
-            committer,
-            offsets: passed,
-        };
-        if let Err(error) = self.shared.propose(&command).await {
-            for result in results.iter_mut().filter(|result| result.is_ok()) {
-                *result = Err(error);
-            }
-        }
-        Ok(results)
+    ) -> impl Future<Output = Committed> + Send + use<> {
+        let placed =
+            check_request(&request).and_then(|()| self.shared.commits.join(&request.group));
+        let shared = Arc::clone(&self.shared);
+        async move { shared.commit(request, placed?).await }
     }
 
     /// The committed offsets of `partitions`, or all that the group has. A group or partition without one is `None` or
@@ -176,6 +144,45 @@ impl Coordinator {
 }
 
 impl Shared {
+    async fn commit(self: Arc<Self>, request: CommitRequest, place: Place) -> Committed {
+        let CommitRequest {
+            group,
+            committer,
+            offsets,
+        } = request;
+        self.check_committer(&group, &committer)?;
+        let settled = async {
+            if committer == Committer::Simple {
+                self.wait_settled(&group).await;
+            }
+        };
+        // Both are bounded, and those before began earlier: the turn comes hardly later than the slowest of them is checked.
+        let (mut results, ()) = tokio::join!(self.check_offsets(&offsets), settled);
+        let passed: Vec<NewOffset> = offsets
+            .into_iter()
+            .zip(&results)
+            .filter(|(_, result)| result.is_ok())
+            .map(|(new, _)| new)
+            .collect();
+        if passed.is_empty() {
+            return Ok(results);
+        }
+        let command = CoordinatorCommand::CommitOffsets {
+            group,
+            committer,
+            offsets: passed,
+        };
+        place.turn().await;
+        let proposed = self.propose(&command);
+        drop(place);
+        if let Err(error) = proposed.await {
+            for result in results.iter_mut().filter(|result| result.is_ok()) {
+                *result = Err(error);
+            }
+        }
+        Ok(results)
+    }
+
     fn check_committer(
         self: &Arc<Self>,
         group: &ConsumerGroupName,
@@ -300,6 +307,22 @@ impl Shared {
             }
         }
     }
+}
+
+fn check_request(request: &CommitRequest) -> Result<(), ConsumerGroupError> {
+    check_group(&request.group)?;
+    if let Committer::Member {
+        member, instance, ..
+    } = &request.committer
+    {
+        check_member(member, instance.as_ref())?;
+    }
+    let bytes =
+        |new: &NewOffset| COMMIT_OFFSET_BYTES + new.metadata.len().min(OFFSET_METADATA_BYTES_MAX);
+    if request.offsets.iter().map(bytes).sum::<usize>() > COMMIT_BYTES_MAX {
+        return Err(ConsumerGroupError::CommitTooLarge);
+    }
+    Ok(())
 }
 
 fn check_shape(new: &NewOffset) -> Result<(), ConsumerGroupError> {

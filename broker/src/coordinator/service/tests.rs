@@ -1,46 +1,16 @@
 //! Tests of the coordinator's shell over an in-memory log: requests, leadership, time, faults.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use super::memory_log::MemoryLog;
 use super::*;
 use crate::coordinator::membership::{JoinRefusal, JoinRequest, Joined, SyncRequest};
 use crate::coordinator::state::{Committer, NewOffset};
 use crate::coordinator::{InstanceId, MemberId, limits};
 use bytes::Bytes;
-use parking_lot::RwLock;
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
 use tidelog_env::SystemRandom;
 use tidelog_model::{LeaderEpoch, PartitionIndex, Term, TopicId};
 use uuid::Uuid;
-
-/// A log of one replica that applies at once, and fails when told to.
-#[derive(Default)]
-struct MemoryLog {
-    state: RwLock<ConsumerGroupsState>,
-    failures: Mutex<VecDeque<ProposeError>>,
-    proposals: Mutex<Vec<CoordinatorCommand>>,
-}
-
-#[async_trait]
-impl CoordinatorLog for MemoryLog {
-    async fn propose(&self, command: Command) -> Result<CoordinatorOutcome, ProposeError> {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-        if let Some(error) = self.failures.lock().pop_front() {
-            return Err(error);
-        }
-        let (decoded, _) = crate::coordinator::state::decode_command(&command.dir).unwrap();
-        self.proposals.lock().push(decoded);
-        Ok(self.state.write().apply_bytes(&command.dir))
-    }
-
-    async fn read_barrier(&self) -> Result<(), ProposeError> {
-        self.failures.lock().pop_front().map_or(Ok(()), Err)
-    }
-
-    fn read(&self, reader: &mut dyn FnMut(&ConsumerGroupsState)) {
-        reader(&self.state.read());
-    }
-}
 
 /// Partitions end at offset 100.
 struct EndsAtHundred;
@@ -70,9 +40,9 @@ impl Clock for TestClock {
     }
 }
 
-struct Rig {
-    coordinator: Coordinator,
-    log: Arc<MemoryLog>,
+pub(super) struct Rig {
+    pub(super) coordinator: Coordinator,
+    pub(super) log: Arc<MemoryLog>,
     clock: Arc<TestClock>,
     leadership: watch::Sender<Leadership>,
     tasks: Tasks,
@@ -85,6 +55,10 @@ impl Rig {
 
     /// A coordinator that leads, over what `log` holds.
     async fn over(log: Arc<MemoryLog>) -> Self {
+        Self::with(log, Arc::new(EndsAtHundred)).await
+    }
+
+    pub(super) async fn with(log: Arc<MemoryLog>, check: Arc<dyn CommitCheck>) -> Self {
         let (leadership, receiver) = watch::channel(Leadership::default());
         let clock = Arc::new(TestClock(AtomicI64::new(1_000_000)));
         let tasks = Tasks::new();
@@ -100,7 +74,7 @@ impl Rig {
         };
         let parts = CoordinatorParts {
             log: log.clone(),
-            check: Arc::new(EndsAtHundred),
+            check,
             leadership: receiver,
             clock: clock.clone(),
             random: SystemRandom::seeded(7),
@@ -154,7 +128,7 @@ impl Rig {
     }
 
     /// One member in a stable group.
-    async fn stable(&self) -> Joined {
+    pub(super) async fn stable(&self) -> Joined {
         let joined = self.join(request()).await.unwrap();
         assert_eq!(self.sync(&joined).await.unwrap(), "part");
         joined
@@ -169,7 +143,7 @@ impl Rig {
         self.coordinator.commit_offsets(request).await?[0]
     }
 
-    async fn committed(&self) -> Option<i64> {
+    pub(super) async fn committed(&self) -> Option<i64> {
         let asked = [partition(0)];
         let fetched = self
             .coordinator
@@ -184,7 +158,7 @@ impl Rig {
 }
 
 /// Waits until `condition` holds; the test fails when it does not for a long time.
-async fn eventually(condition: impl Fn() -> bool) {
+pub(super) async fn eventually(condition: impl Fn() -> bool) {
     let wait = async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -199,18 +173,18 @@ fn phase(rig: &Rig) -> &'static str {
     rig.coordinator.describe_group(&group()).unwrap().phase
 }
 
-fn group() -> ConsumerGroupName {
+pub(super) fn group() -> ConsumerGroupName {
     ConsumerGroupName::new("g")
 }
 
-fn partition(index: i32) -> PartitionId {
+pub(super) fn partition(index: i32) -> PartitionId {
     PartitionId {
         topic: TopicId::new(Uuid::from_u128(1)),
         index: PartitionIndex::new(index),
     }
 }
 
-fn new_offset(index: i32, offset: i64) -> NewOffset {
+pub(super) fn new_offset(index: i32, offset: i64) -> NewOffset {
     NewOffset {
         partition: partition(index),
         offset: Offset::new(offset),
@@ -231,7 +205,7 @@ fn request() -> JoinRequest {
     }
 }
 
-fn by(joined: &Joined) -> Committer {
+pub(super) fn by(joined: &Joined) -> Committer {
     Committer::Member {
         generation: joined.generation,
         member: joined.member.clone(),

@@ -2,6 +2,7 @@
 
 use super::three::{SETTLE, Three, create, create_with, free_ports, until};
 use super::*;
+use crate::api::{AnswerMemory, ApiConfig, Broker};
 use crate::coordinator::ConsumerGroupError;
 use crate::coordinator::service::CommitCheck as _;
 use crate::coordinator::{ConsumerGroupName, slot_of};
@@ -13,6 +14,7 @@ use crate::wire::messages::offset_commit_request::{
 };
 use crate::wire::messages::offset_fetch_request::OffsetFetchRequestTopic;
 use crate::wire::messages::{OffsetCommitRequest, OffsetFetchRequest};
+use crate::wire::{self, Answer, RequestBody, Service as _};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::collections::BTreeSet;
@@ -294,4 +296,65 @@ async fn a_follower_asks_its_leader() {
     let checked = bounds.check(&[(unknown, Offset::ZERO)]).await;
     assert_eq!(checked, [Err(ConsumerGroupError::UnknownPartition)]);
     three.stop().await;
+}
+
+/// Proves that of two commits of one connection the one that came first is in the log first, also when the second is worked on first.
+#[tokio::test(flavor = "multi_thread")]
+async fn commits_of_a_connection_are_in_line_once_they_are_started() {
+    let rig = Rig::start(&[]).await;
+    rig.created("t", 1).await;
+    let groups = &rig.node.parts.groups;
+    let broker = Broker {
+        router: groups.router.clone(),
+        coordinators: groups.coordinators.clone(),
+        metrics: Arc::default(),
+        clock: SystemClock::shared(),
+        refusing: Arc::default(),
+        answers: AnswerMemory::default(),
+        config: Arc::new(ApiConfig {
+            cluster: rig.node.addresses().identity.cluster,
+            zone: String::new(),
+            advertised: None,
+            auto_create_topics: false,
+            default_partitions: 1,
+        }),
+    };
+    let at = rig.node.addresses().kafka;
+    let client = Arc::new(wire::Connection::new(1, at, at));
+    let note = |note: &str| {
+        let mut partition = OffsetCommitRequestPartition::default();
+        partition.committed_metadata = Some(StrBytes::from(note));
+        let mut of_topic = OffsetCommitRequestTopic::default();
+        of_topic.name = StrBytes::from("t");
+        of_topic.partitions.push(partition);
+        let mut body = OffsetCommitRequest::default();
+        body.group_id = StrBytes::from("readers");
+        body.generation_id_or_member_epoch = -1;
+        body.topics.push(of_topic);
+        wire::Request {
+            version: 8,
+            correlation_id: 0,
+            client_id: None,
+            body: RequestBody::OffsetCommit(body),
+        }
+    };
+    let mut started = Vec::new();
+    for text in ["first", "second"] {
+        match broker.start(&client, note(text)).await {
+            Answer::Later(answer) => started.push(answer),
+            Answer::Now(_) => panic!("a commit takes time"),
+        }
+    }
+    let [first, second] = <[_; 2]>::try_from(started).ok().unwrap();
+    let mut second = tokio::spawn(second);
+    let alone = tokio::time::timeout(Duration::from_millis(500), &mut second).await;
+    assert!(alone.is_err(), "the second waits for the first");
+    first.await;
+    second.await.unwrap();
+    let group = ConsumerGroupName::new("readers");
+    let data_group = broker.router.coordinator_of(slot_of(&group)).ok().unwrap();
+    let coordinator = broker.coordinators.get(data_group.id()).unwrap();
+    let committed = coordinator.fetch_offsets(&group, None).await.unwrap();
+    assert_eq!(committed[0].1.as_ref().unwrap().metadata, "second");
+    rig.stop().await;
 }
