@@ -56,6 +56,9 @@ pub enum ConsumerGroupError {
     /// Too much is under way, or the placement group holds as many groups as it may. Nothing happened.
     #[error("the coordinator is overloaded")]
     Overloaded,
+    /// Who leads the partition does not say where it ends, or nobody leads it. Nothing happened.
+    #[error("nobody says where the partition ends")]
+    EndUnknown,
     /// No answer from the log in time. It may have happened.
     #[error("the log did not answer in time")]
     Unavailable,
@@ -89,6 +92,8 @@ impl ConsumerGroupError {
             Self::UnknownPartition => ErrorCode::UnknownTopicOrPartition,
             Self::NotCoordinator => ErrorCode::NotCoordinator,
             Self::Overloaded | Self::Unavailable => ErrorCode::CoordinatorNotAvailable,
+            // Of the retriable codes the one after which clients keep their coordinator, which is not to blame.
+            Self::EndUnknown => ErrorCode::CoordinatorLoadInProgress,
             Self::AssignmentTooLarge | Self::Unreadable => ErrorCode::UnknownServerError,
         }
     }

@@ -7,9 +7,9 @@
 use super::Router;
 use super::ends::{Asked, End};
 use crate::coordinator::ConsumerGroupError;
-use crate::coordinator::service::CommitCheck;
+use crate::coordinator::service::{CommitCheck, WantedOffset};
 use async_trait::async_trait;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tidelog_model::{NodeId, Offset, PartitionId, PlacementGroupId};
 use tokio::time::{Instant, timeout_at};
@@ -18,6 +18,9 @@ use tokio::time::{Instant, timeout_at};
 const CATCH_UP_WITHIN: Duration = Duration::from_millis(1500);
 /// Pause before what has no answer is looked at again, with jitter.
 const AGAIN_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a leader may take to answer for groups that are silent.
+const SILENT_ASK_WITHIN: Duration = Duration::from_millis(250);
 
 /// The check of commits by what this broker and the leaders of the partitions know.
 pub struct CommitBounds(pub Router);
@@ -48,42 +51,56 @@ impl Open {
 
 #[async_trait]
 impl CommitCheck for CommitBounds {
-    async fn check(&self, offsets: &[(PartitionId, Offset)]) -> Vec<Checked> {
+    async fn check(&self, offsets: &[WantedOffset]) -> Vec<Checked> {
+        let ends = &self.0.inner.ends;
         let deadline = Instant::now() + CATCH_UP_WITHIN;
         // What stays so is not known; nothing of it is committed.
-        let mut checked = vec![Err(ConsumerGroupError::Unavailable); offsets.len()];
+        let mut checked = vec![Err(ConsumerGroupError::EndUnknown); offsets.len()];
         let mut places: Vec<usize> = (0..offsets.len()).collect();
         loop {
-            let mut open = Vec::new();
+            let mut open = BTreeMap::new();
             for at in places {
                 match self.look(at, offsets[at]) {
                     Ok(known) => checked[at] = known,
-                    Err(unknown) => open.push(unknown),
+                    Err(unknown) => drop(open.insert(at, unknown)),
                 }
             }
-            let mut unknown: BTreeSet<usize> = open.iter().map(|open| open.at).collect();
-            for (at, known) in self.ask_all(open, deadline).await {
+            for (at, known) in self.ask_all(open.values().copied(), deadline).await {
                 checked[at] = known;
-                unknown.remove(&at);
+                if let Some(answered) = open.remove(&at) {
+                    ends.heard(answered.group);
+                }
             }
             let pause = self.0.inner.metadata.random.jitter(AGAIN_PAUSE);
-            if unknown.is_empty() || Instant::now() + pause >= deadline {
+            let is_over = Instant::now() + pause >= deadline;
+            // Silence that goes on is not waited for.
+            open.retain(|_, unknown| {
+                let goes_on =
+                    is_over || ends.is_silent(unknown.group) || self.is_lost(unknown.group);
+                if goes_on {
+                    ends.missed(unknown.group);
+                }
+                !goes_on
+            });
+            if open.is_empty() {
                 return checked;
             }
             tokio::time::sleep(pause).await;
-            places = unknown.into_iter().collect();
+            places = open.into_keys().collect();
         }
     }
 }
 
 impl CommitBounds {
     /// What this broker knows by itself; the error is what only the leader knows.
-    fn look(&self, at: usize, (partition, offset): (PartitionId, Offset)) -> Result<Checked, Open> {
-        let placed = self.0.image(|image| {
-            let group = image.placement(partition)?;
-            Some((group, image.is_lost(group)))
-        });
-        let Some((group, lost)) = placed else {
+    fn look(&self, at: usize, wanted: WantedOffset) -> Result<Checked, Open> {
+        let WantedOffset {
+            partition,
+            offset,
+            committed,
+        } = wanted;
+        let placed = self.0.image(|image| image.placement(partition));
+        let Some(group) = placed else {
             return Ok(Err(ConsumerGroupError::UnknownPartition));
         };
         if offset < Offset::ZERO {
@@ -105,15 +122,26 @@ impl CommitBounds {
                 _ => {}
             }
         }
-        let known = self.0.inner.ends.known(partition).filter(|_| !lost);
-        match known {
+        // The smallest end there is; what was checked when it was committed; what a leader has said.
+        let least = committed.unwrap_or(Offset::ZERO);
+        let said = self.0.inner.ends.known((group, partition));
+        match said.filter(|_| !self.is_lost(group)) {
             Some(end) if offset <= end => Ok(Ok(())),
+            _ if offset <= least => Ok(Ok(())),
             _ => Err(open),
         }
     }
 
+    fn is_lost(&self, group: PlacementGroupId) -> bool {
+        self.0.image(|image| image.is_lost(group))
+    }
+
     /// Asks all leaders at the same time. Who has no leader, or gets no answer, is missing in what it returns.
-    async fn ask_all(&self, open: Vec<Open>, deadline: Instant) -> Vec<(usize, Checked)> {
+    async fn ask_all(
+        &self,
+        open: impl Iterator<Item = Open>,
+        deadline: Instant,
+    ) -> Vec<(usize, Checked)> {
         let mut leaders: BTreeMap<NodeId, Vec<Open>> = BTreeMap::new();
         for open in open {
             let leader = self.0.leader(open.group).map(|(leader, _)| leader);
@@ -121,9 +149,12 @@ impl CommitBounds {
                 leaders.entry(leader).or_default().push(open);
             }
         }
-        let asked = leaders
-            .into_iter()
-            .map(|(leader, open)| self.ask(leader, open, deadline));
+        let ends = &self.0.inner.ends;
+        let shorter = deadline.min(Instant::now() + SILENT_ASK_WITHIN);
+        let asked = leaders.into_iter().map(|(leader, open)| {
+            let silent = open.iter().all(|open| ends.is_silent(open.group));
+            self.ask(leader, open, if silent { shorter } else { deadline })
+        });
         let answers = futures::future::join_all(asked).await;
         answers.into_iter().flatten().collect()
     }
@@ -141,13 +172,15 @@ impl CommitBounds {
             return checked;
         };
         // Others have asked meanwhile.
-        open.retain(|open| match inner.ends.known(open.partition) {
-            Some(end) if open.offset <= end => {
-                checked.push((open.at, Ok(())));
-                false
-            }
-            _ => true,
-        });
+        open.retain(
+            |open| match inner.ends.known((open.group, open.partition)) {
+                Some(end) if open.offset <= end => {
+                    checked.push((open.at, Ok(())));
+                    false
+                }
+                _ => true,
+            },
+        );
         if open.is_empty() {
             return checked;
         }
@@ -156,7 +189,7 @@ impl CommitBounds {
         let ends = self.0.ask_ends(leader, &asked, left).await;
         for (open, end) in open.into_iter().zip(ends.unwrap_or_default()) {
             if let End::At(end) = end {
-                inner.ends.note(open.partition, end);
+                inner.ends.note((open.group, open.partition), end);
                 checked.push(open.against(end));
             }
         }

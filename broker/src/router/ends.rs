@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidelog_model::{NodeId, Offset, PartitionId, PartitionIndex, PlacementGroupId, TopicId};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 const VERSION: u8 = 1;
 /// Bytes of one partition in a question.
@@ -27,6 +28,10 @@ const MISSING: i64 = -2;
 
 /// Ends that are kept, in two halves: 65,536 take about 4 MiB.
 const HALF: usize = 32_768;
+/// A group without an answer for so long is not waited for any more, only asked: elections are over by then.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
+/// But it is when nobody has asked for so long.
+const SILENT_FOR: Duration = Duration::from_secs(30);
 /// Calls under way to one broker: a quarter of what its listener takes from one caller, the rest is for other services.
 const CALLS_MAX: usize = 16;
 
@@ -172,22 +177,24 @@ impl Router {
     }
 }
 
-/// What leaders have said, and how many of them are asked at once.
+/// What leaders have said, how many of them are asked at once, and which groups nobody speaks for.
 #[derive(Default)]
 pub(super) struct Ends {
     known: Mutex<Halves>,
     gates: Mutex<BTreeMap<NodeId, Arc<Semaphore>>>,
+    /// Groups that were waited for in vain: when that was first and last. As many as there are groups.
+    silent: Mutex<BTreeMap<PlacementGroupId, (Instant, Instant)>>,
 }
 
 /// What is used comes to be young, and when there is much of that, the old go.
 #[derive(Default)]
 struct Halves {
-    young: HashMap<PartitionId, Offset>,
-    old: HashMap<PartitionId, Offset>,
+    young: HashMap<Asked, Offset>,
+    old: HashMap<Asked, Offset>,
 }
 
 impl Halves {
-    fn get(&mut self, partition: PartitionId) -> Option<Offset> {
+    fn get(&mut self, partition: Asked) -> Option<Offset> {
         if let Some(end) = self.young.get(&partition) {
             return Some(*end);
         }
@@ -196,7 +203,7 @@ impl Halves {
         Some(end)
     }
 
-    fn put(&mut self, partition: PartitionId, end: Offset) {
+    fn put(&mut self, partition: Asked, end: Offset) {
         if self.young.len() >= HALF {
             self.old = std::mem::take(&mut self.young);
         }
@@ -205,17 +212,41 @@ impl Halves {
 }
 
 impl Ends {
-    /// The end that was heard last. It is at least so far.
-    pub(super) fn known(&self, partition: PartitionId) -> Option<Offset> {
+    /// The end that was heard last. It is at least so far: in the same group it never goes back.
+    pub(super) fn known(&self, partition: Asked) -> Option<Offset> {
         self.known.lock().get(partition)
     }
 
     /// Takes note of an end. An earlier one, which was on its way for longer, changes nothing.
-    pub(super) fn note(&self, partition: PartitionId, end: Offset) {
+    pub(super) fn note(&self, partition: Asked, end: Offset) {
         let mut known = self.known.lock();
         if known.get(partition).is_none_or(|before| before < end) {
             known.put(partition, end);
         }
+    }
+
+    /// Whether the group has been waited for in vain for some time, and nobody has spoken for it since.
+    pub(super) fn is_silent(&self, group: PlacementGroupId) -> bool {
+        let silent = self.silent.lock().get(&group).copied();
+        silent.is_some_and(|(first, last)| {
+            first.elapsed() >= SILENT_AFTER && last.elapsed() < SILENT_FOR
+        })
+    }
+
+    /// Somebody speaks for the group.
+    pub(super) fn heard(&self, group: PlacementGroupId) {
+        self.silent.lock().remove(&group);
+    }
+
+    /// The group was waited for, or asked, in vain.
+    pub(super) fn missed(&self, group: PlacementGroupId) {
+        let now = Instant::now();
+        let mut silent = self.silent.lock();
+        let (first, last) = silent.entry(group).or_insert((now, now));
+        if last.elapsed() >= SILENT_FOR {
+            *first = now;
+        }
+        *last = now;
     }
 
     /// Bounds the calls to one broker.
@@ -284,11 +315,15 @@ mod tests {
     #[test]
     fn ends_are_kept() {
         let ends = Ends::default();
+        let group = PlacementGroupId::new(1);
+        let partition = |topic, index| (group, partition(topic, index));
         let used = partition(1, 0);
         ends.note(used, Offset::new(5));
         ends.note(used, Offset::new(4));
         assert_eq!(ends.known(used), Some(Offset::new(5)));
         assert_eq!(ends.known(partition(1, 1)), None);
+        let anew = (PlacementGroupId::new(2), used.1);
+        assert_eq!(ends.known(anew), None, "the group was lost and replaced");
         for index in 0..i32::try_from(4 * HALF).unwrap() {
             ends.note(partition(2, index), Offset::new(1));
             if index % 1_000 == 0 {
@@ -299,5 +334,26 @@ mod tests {
         assert!(known.young.len() <= HALF && known.old.len() <= HALF);
         drop(known);
         assert_eq!(ends.known(partition(2, 0)), None);
+    }
+
+    /// Proves that a group is silent when it was missed for some time, until somebody speaks for it or nobody has asked for long.
+    #[tokio::test(start_paused = true)]
+    async fn silence() {
+        let ends = Ends::default();
+        let (group, other) = (PlacementGroupId::new(1), PlacementGroupId::new(2));
+        let misses = async || {
+            ends.missed(group);
+            assert!(!ends.is_silent(group), "an election may be on");
+            tokio::time::advance(SILENT_AFTER).await;
+            ends.missed(group);
+            assert!(ends.is_silent(group) && !ends.is_silent(other));
+        };
+        misses().await;
+        ends.heard(group);
+        assert!(!ends.is_silent(group));
+        misses().await;
+        tokio::time::advance(SILENT_FOR).await;
+        assert!(!ends.is_silent(group));
+        misses().await;
     }
 }

@@ -56,12 +56,23 @@ pub trait CoordinatorLog: Send + Sync + 'static {
     fn read(&self, reader: &mut dyn FnMut(&ConsumerGroupsState));
 }
 
+/// An offset that a group wants to commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WantedOffset {
+    /// The partition.
+    pub partition: PartitionId,
+    /// The offset.
+    pub offset: Offset,
+    /// What the group has committed of this partition. It was checked then: the partition is at least so long, unless it was lost since.
+    pub committed: Option<Offset>,
+}
+
 /// Says whether offsets may be committed (R7). Partitions may lie on other brokers.
 #[async_trait]
 pub trait CommitCheck: Send + Sync + 'static {
-    /// One result for each offset, in order. [`ConsumerGroupError::OffsetOutOfRange`]: past the end of the log.
-    async fn check(&self, offsets: &[(PartitionId, Offset)])
-    -> Vec<Result<(), ConsumerGroupError>>;
+    /// One result for each offset, in order. [`ConsumerGroupError::OffsetOutOfRange`]: past the end of the log;
+    /// [`ConsumerGroupError::EndUnknown`]: nobody says where that is.
+    async fn check(&self, offsets: &[WantedOffset]) -> Vec<Result<(), ConsumerGroupError>>;
 }
 
 /// Tunables of a coordinator.

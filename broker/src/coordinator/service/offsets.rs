@@ -2,7 +2,7 @@
 
 use super::lines::Place;
 use super::requests::{check_group, check_member};
-use super::{Coordinator, Shared, from_propose};
+use super::{Coordinator, Shared, WantedOffset, from_propose};
 use crate::coordinator::limits::{
     COMMIT_BYTES_MAX, COMMIT_OFFSET_BYTES, EXPIRE_GROUPS_MAX, OFFSET_METADATA_BYTES_MAX,
 };
@@ -27,7 +27,7 @@ pub struct CommitRequest {
 }
 
 /// One result for each offset of a commit, or why all of it is refused.
-pub type Committed = Result<Vec<Result<(), ConsumerGroupError>>, ConsumerGroupError>;
+type Committed = Result<Vec<Result<(), ConsumerGroupError>>, ConsumerGroupError>;
 
 impl Coordinator {
     /// Commits offsets; those that pass are in the log when this returns. One result for each, in order.
@@ -157,7 +157,7 @@ impl Shared {
             }
         };
         // Both are bounded, and those before began earlier: the turn comes hardly later than the slowest of them is checked.
-        let (mut results, ()) = tokio::join!(self.check_offsets(&offsets), settled);
+        let (mut results, ()) = tokio::join!(self.check_offsets(&group, &offsets), settled);
         let passed: Vec<NewOffset> = offsets
             .into_iter()
             .zip(&results)
@@ -212,23 +212,38 @@ impl Shared {
         }
     }
 
-    async fn check_offsets(&self, offsets: &[NewOffset]) -> Vec<Result<(), ConsumerGroupError>> {
+    async fn check_offsets(
+        &self,
+        group: &ConsumerGroupName,
+        offsets: &[NewOffset],
+    ) -> Vec<Result<(), ConsumerGroupError>> {
         let mut results: Vec<Result<(), ConsumerGroupError>> =
             offsets.iter().map(check_shape).collect();
-        let sound: Vec<_> = offsets
+        let sound = offsets
             .iter()
             .zip(&results)
-            .filter(|(_, result)| result.is_ok())
-            .map(|(new, _)| (new.partition, new.offset))
+            .filter(|(_, result)| result.is_ok());
+        let mut wanted: Vec<WantedOffset> = sound
+            .map(|(new, _)| WantedOffset {
+                partition: new.partition,
+                offset: new.offset,
+                committed: None,
+            })
             .collect();
-        if sound.is_empty() {
+        if wanted.is_empty() {
             return results;
         }
-        let mut checked = self.check.check(&sound).await.into_iter();
+        self.stored(group, |stored| {
+            for one in &mut wanted {
+                let committed = stored.offsets.get(&one.partition);
+                one.committed = committed.map(|committed| committed.offset);
+            }
+        });
+        let mut checked = self.check.check(&wanted).await.into_iter();
         for result in results.iter_mut().filter(|result| result.is_ok()) {
             *result = checked
                 .next()
-                .unwrap_or(Err(ConsumerGroupError::Unavailable));
+                .unwrap_or(Err(ConsumerGroupError::EndUnknown));
         }
         results
     }

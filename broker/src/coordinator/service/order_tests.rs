@@ -5,7 +5,8 @@ use super::memory_log::MemoryLog;
 use super::tests::{Rig, by, eventually, group, new_offset};
 use super::*;
 use crate::coordinator::limits::COMMITS_WAITING_MAX;
-use crate::coordinator::state::Committer;
+use crate::coordinator::state::{Committer, NewOffset};
+use crate::error::ErrorCode;
 use futures::FutureExt;
 use std::collections::BTreeMap;
 use tokio::sync::Semaphore;
@@ -28,12 +29,9 @@ impl Gates {
 
 #[async_trait]
 impl CommitCheck for Gates {
-    async fn check(
-        &self,
-        offsets: &[(PartitionId, Offset)],
-    ) -> Vec<Result<(), ConsumerGroupError>> {
-        for (partition, _) in offsets {
-            let index = partition.index.get();
+    async fn check(&self, offsets: &[WantedOffset]) -> Vec<Result<(), ConsumerGroupError>> {
+        for wanted in offsets {
+            let index = wanted.partition.index.get();
             if index != 0 {
                 let _ = self.of(index).acquire().await;
             }
@@ -149,4 +147,52 @@ async fn commits_under_way_are_bounded() {
     assert!(ConsumerGroupError::Overloaded.code().retriable());
     under_way.clear();
     assert!(rig.coordinator.commit_offsets(asked).await.is_ok());
+}
+
+/// Knows where no partition ends: passes what was checked before.
+struct Blind;
+
+#[async_trait]
+impl CommitCheck for Blind {
+    async fn check(&self, offsets: &[WantedOffset]) -> Vec<Result<(), ConsumerGroupError>> {
+        let checked = |wanted: &WantedOffset| {
+            let known = wanted.committed >= Some(wanted.offset);
+            known.then_some(()).ok_or(ConsumerGroupError::EndUnknown)
+        };
+        offsets.iter().map(checked).collect()
+    }
+}
+
+/// Proves that the check learns what the group, and no other one, has committed of each partition; and that a partition whose end is not known is refused alone, as
+/// something to try again with this coordinator.
+#[tokio::test]
+async fn partitions_without_an_end_fail_alone() {
+    let log = Arc::new(MemoryLog::default());
+    let commits = |group: ConsumerGroupName, offsets: Vec<NewOffset>| CommitRequest {
+        group,
+        committer: Committer::Simple,
+        offsets,
+    };
+    let before = CoordinatorCommand::CommitOffsets {
+        group: group(),
+        committer: Committer::Simple,
+        offsets: vec![new_offset(0, 5), new_offset(1, 5)],
+    };
+    log.state.write().apply(before, TimestampMs::new(0));
+    let rig = Rig::with(log, Arc::new(Blind)).await;
+    let offsets = vec![new_offset(0, 4), new_offset(1, 6), new_offset(2, 0)];
+    let unknown = Err(ConsumerGroupError::EndUnknown);
+    let committed = rig
+        .coordinator
+        .commit_offsets(commits(group(), offsets))
+        .await;
+    assert_eq!(committed, Ok(vec![Ok(()), unknown, unknown]));
+    assert_eq!(in_log(&rig), [4]);
+    let other = commits(ConsumerGroupName::new("other"), vec![new_offset(0, 4)]);
+    assert_eq!(
+        rig.coordinator.commit_offsets(other).await,
+        Ok(vec![unknown])
+    );
+    let code = ConsumerGroupError::EndUnknown.code();
+    assert!(code.retriable() && code == ErrorCode::CoordinatorLoadInProgress);
 }

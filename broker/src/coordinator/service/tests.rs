@@ -17,12 +17,9 @@ struct EndsAtHundred;
 
 #[async_trait]
 impl CommitCheck for EndsAtHundred {
-    async fn check(
-        &self,
-        offsets: &[(PartitionId, Offset)],
-    ) -> Vec<Result<(), ConsumerGroupError>> {
-        let check = |(_, offset): &(PartitionId, Offset)| {
-            if offset.get() <= 100 {
+    async fn check(&self, offsets: &[WantedOffset]) -> Vec<Result<(), ConsumerGroupError>> {
+        let check = |wanted: &WantedOffset| {
+            if wanted.offset.get() <= 100 {
                 Ok(())
             } else {
                 Err(ConsumerGroupError::OffsetOutOfRange)

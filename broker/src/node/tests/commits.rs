@@ -4,9 +4,10 @@ use super::three::{SETTLE, Three, create, create_with, free_ports, until};
 use super::*;
 use crate::api::{AnswerMemory, ApiConfig, Broker};
 use crate::coordinator::ConsumerGroupError;
-use crate::coordinator::service::CommitCheck as _;
+use crate::coordinator::service::{CommitCheck as _, WantedOffset};
 use crate::coordinator::{ConsumerGroupName, slot_of};
 use crate::node::peers::SERVICE_ENDS;
+use crate::observe::Metrics;
 use crate::peer::{CallService, Caller};
 use crate::router::{CommitBounds, EndsService, Router};
 use crate::wire::messages::offset_commit_request::{
@@ -21,7 +22,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tidelog_client::producer::{NewRecord, Producer, ProducerConfig};
 use tidelog_env::SystemClock;
-use tidelog_model::{Offset, PartitionId, PartitionIndex};
+use tidelog_model::{NodeId, Offset, PartitionId, PartitionIndex};
 
 const RECORDS: i64 = 3;
 
@@ -110,6 +111,7 @@ async fn commit_until(
 ) -> i32 {
     let passing = [
         ErrorCode::CoordinatorNotAvailable.code(),
+        ErrorCode::CoordinatorLoadInProgress.code(),
         ErrorCode::NotCoordinator.code(),
     ];
     let end = Instant::now() + SETTLE;
@@ -214,15 +216,11 @@ impl CallService for Strange {
     }
 }
 
-/// Proves that a commit which needs an answer of a leader that gives none, or is dead, fails with a retriable error in time and alone; that what is known needs
-/// none; and that the commit succeeds once the leader is there.
+/// Proves that a commit which needs an answer of a leader that gives none, or is dead, fails with a retriable error in time and alone; that what is known, or was
+/// committed before, needs none; that a leader which is gone for long is not waited for; and that the commit succeeds once the leader is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_does_not_answer() {
-    let unavailable = Err(ConsumerGroupError::Unavailable);
-    assert_eq!(
-        ConsumerGroupError::Unavailable.code(),
-        ErrorCode::CoordinatorNotAvailable
-    );
+    let unknown = Err(ConsumerGroupError::EndUnknown);
     let mut three = Three::new();
     three.start(&[1, 2, 3]).await;
     let connection = three.connect(1).await;
@@ -232,31 +230,70 @@ async fn a_leader_that_does_not_answer() {
     let (at, dead) = (1, 2);
     let here = router(&three, at);
     let bounds = CommitBounds(here.clone());
-    let index = |id: i32| {
-        let index = leaders.iter().position(|leader| *leader == id).unwrap();
-        here.partition("t", i32::try_from(index).unwrap()).unwrap()
-    };
-    let (own, theirs, third) = (index(at), index(dead), index(3));
-
+    let index = |id: i32| leaders.iter().position(|leader| *leader == id).unwrap();
+    let all = [at, dead, 3].map(|id| {
+        let index = i32::try_from(index(id)).unwrap();
+        here.partition("t", index).unwrap()
+    });
     let services = three.nodes[&dead].parts.peers.as_ref().unwrap();
     let services = services.services.clone();
     services.register(SERVICE_ENDS, Arc::new(Strange));
+    let wanted = |offset: i64, committed: Option<i64>| {
+        all.map(|partition| WantedOffset {
+            partition,
+            offset: Offset::new(offset),
+            committed: committed.map(Offset::new),
+        })
+    };
     let began = Instant::now();
-    let all = [own, theirs, third];
-    let commit = |offset: i64| all.map(|partition| (partition, Offset::new(offset)));
-    let checked = bounds.check(&commit(1)).await;
-    assert_eq!(checked, [Ok(()), unavailable, Ok(())]);
+    let checked = bounds.check(&wanted(1, None)).await;
+    assert_eq!(checked, [Ok(()), unknown, Ok(())]);
     assert!(began.elapsed() < Duration::from_secs(5));
+    assert_eq!(bounds.check(&wanted(1, Some(1))).await, [Ok(()); 3]);
+    assert_eq!(bounds.check(&wanted(0, None)).await, [Ok(()); 3]);
     services.register(SERVICE_ENDS, Arc::new(EndsService(router(&three, dead))));
-    assert_eq!(bounds.check(&commit(1)).await, [Ok(()); 3]);
+    assert_eq!(bounds.check(&wanted(1, None)).await, [Ok(()); 3]);
 
     let stopped = three.nodes.remove(&dead).unwrap();
     stopped.stop_abruptly().await;
     // The first answer told the end.
-    assert_eq!(bounds.check(&commit(RECORDS)).await, [Ok(()); 3]);
+    assert_eq!(bounds.check(&wanted(RECORDS, None)).await, [Ok(()); 3]);
     let out_of_range = Err(ConsumerGroupError::OffsetOutOfRange);
-    let checked = bounds.check(&commit(RECORDS + 1)).await;
-    assert_eq!(checked, [out_of_range, unavailable, out_of_range]);
+    let checked = bounds.check(&wanted(RECORDS + 1, None)).await;
+    assert_eq!(checked, [out_of_range, unknown, out_of_range]);
+
+    // Over the wire: the others are committed, and soon nobody waits any more. Who coordinates moves away from the dead one.
+    let group = &groups(&three)[0];
+    let slot = slot_of(&ConsumerGroupName::new(group));
+    let coordinator = || here.coordinator_broker(slot).map(NodeId::get);
+    let mut offsets = [RECORDS; 3];
+    offsets[index(dead)] = RECORDS + 1;
+    let mut expected = [0; 3];
+    expected[index(dead)] = ErrorCode::CoordinatorLoadInProgress.code();
+    let elsewhere = [
+        ErrorCode::NotCoordinator.code(),
+        ErrorCode::CoordinatorNotAvailable.code(),
+    ];
+    until("the leader that is gone is not waited for", || async {
+        let Some(coordinator) = coordinator().filter(|id| *id != dead) else {
+            return false;
+        };
+        let began = Instant::now();
+        let codes = commit(&three, coordinator, group, "t", &offsets).await;
+        if codes.iter().any(|code| elsewhere.contains(code)) {
+            return false;
+        }
+        assert_eq!(codes, expected);
+        began.elapsed() < Duration::from_millis(1_000)
+    })
+    .await;
+    let mut kept = [RECORDS; 3];
+    kept[index(dead)] = -1;
+    until("the others are committed, and nothing else", || async {
+        let at = coordinator().unwrap_or(at);
+        committed(&three, at, group, "t", 3).await == kept
+    })
+    .await;
 
     three.start(&[dead]).await;
     three.leaders("t").await;
@@ -278,12 +315,17 @@ async fn a_follower_asks_its_leader() {
     let router = router(&three, other);
     let partition = router.partition("t", 0).unwrap();
     let bounds = CommitBounds(router);
-    assert!(bounds.check(&[(partition, Offset::ZERO)]).await[0].is_ok());
+    let wanted = |partition: PartitionId, offset: i64| WantedOffset {
+        partition,
+        offset: Offset::new(offset),
+        committed: None,
+    };
+    assert!(bounds.check(&[wanted(partition, 0)]).await[0].is_ok());
     let mut took = Vec::new();
     // A machine that does other things may be late once.
     for _ in 0..5 {
         let asked = Instant::now();
-        let checked = bounds.check(&[(partition, Offset::new(9))]).await;
+        let checked = bounds.check(&[wanted(partition, 9)]).await;
         assert_eq!(checked, [Err(ConsumerGroupError::OffsetOutOfRange)]);
         took.push(asked.elapsed());
     }
@@ -293,7 +335,7 @@ async fn a_follower_asks_its_leader() {
         index: PartitionIndex::new(7),
         ..partition
     };
-    let checked = bounds.check(&[(unknown, Offset::ZERO)]).await;
+    let checked = bounds.check(&[wanted(unknown, 0)]).await;
     assert_eq!(checked, [Err(ConsumerGroupError::UnknownPartition)]);
     three.stop().await;
 }
@@ -307,7 +349,7 @@ async fn commits_of_a_connection_are_in_line_once_they_are_started() {
     let broker = Broker {
         router: groups.router.clone(),
         coordinators: groups.coordinators.clone(),
-        metrics: Arc::default(),
+        metrics: Arc::new(Metrics::new(|_| ())),
         clock: SystemClock::shared(),
         refusing: Arc::default(),
         answers: AnswerMemory::default(),
