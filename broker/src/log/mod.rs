@@ -229,6 +229,25 @@ impl GroupLog {
         Ok(())
     }
 
+    /// Whether the entry `id` is in the log, or everything up to it was purged; if so it is durable when this returns.
+    ///
+    /// # Errors
+    /// [`LogError::Poisoned`], [`LogError::Closed`].
+    pub async fn has_durably(&self, id: LogId) -> Result<bool, LogError> {
+        let (done, written) = signal();
+        {
+            let mut order = self.shared.order.lock();
+            order.usable()?;
+            let purged = order.ledger.purged >= Some(id);
+            if !purged && !order.ledger.index.holds(Some(id)) {
+                return Ok(false);
+            }
+            order.barrier(done);
+        }
+        self.shared.wake();
+        written.await.map_err(|_| LogError::Closed)?.map(|()| true)
+    }
+
     /// What the log holds now.
     #[must_use]
     pub fn state(&self) -> LogState {

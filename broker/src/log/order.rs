@@ -232,6 +232,11 @@ impl Order {
         }
     }
 
+    /// Tells when everything given to the log so far is durable.
+    pub(super) fn barrier(&mut self, done: Done) {
+        self.queue.push_back(Op::Barrier(done));
+    }
+
     /// The last frame of a log that closes: its `durable up to` covers everything.
     pub(super) fn place_last(&mut self, done: Done) {
         self.lazy = None;

@@ -24,6 +24,15 @@ pub(super) struct Track {
     known: Mutex<Known>,
 }
 
+/// What was known of a replica when a message to it left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Before {
+    /// What it had acknowledged: goes along with the message.
+    pub(super) acknowledged: Option<LogId>,
+    /// It was known to have lost some of that.
+    reverted: bool,
+}
+
 /// In the leadership of `term`: a leader's word counts only as long as it leads, since the next one may cut what no quorum has.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
@@ -102,37 +111,36 @@ impl Track {
     ///
     /// # Errors
     /// It is reverted: entries are not sent to it, since it takes none.
-    pub(super) fn before_sending(
-        &self,
-        term: Term,
-        entries: bool,
-    ) -> Result<Option<LogId>, PeerError> {
+    pub(super) fn before_sending(&self, term: Term, entries: bool) -> Result<Before, PeerError> {
         let known = *self.known.lock();
         if known.term != term {
-            return Ok(None);
+            return Ok(Before::default());
         }
         if known.reverted && entries {
             return Err(unreachable());
         }
-        Ok(known.last)
+        Ok(Before {
+            acknowledged: known.last,
+            reverted: known.reverted,
+        })
     }
 
-    /// What `reply` to an append means, which followed `previous`, ended at `last` and left when `acknowledged` was known.
+    /// What `reply` to an append means, which followed `previous`, ended at `last` and left when `before` was known.
     ///
     /// # Errors
     /// It refuses what it had acknowledged. It answers as one that is not there, so that it neither counts nor is asked again at once.
     pub(super) fn answered(
         &self,
         term: Term,
-        acknowledged: Option<LogId>,
+        before: Before,
         (previous, last): (Option<LogId>, Option<LogId>),
         reply: AppendReply,
     ) -> Result<AppendReply, PeerError> {
         match &reply {
-            AppendReply::Matched => self.advance(term, last),
-            AppendReply::MatchedUpTo(upto) => self.advance(term, *upto),
-            AppendReply::Conflict if lost(previous, acknowledged) => {
-                self.revert(term, previous, acknowledged);
+            AppendReply::Matched => self.advance(term, last, before),
+            AppendReply::MatchedUpTo(upto) => self.advance(term, *upto, before),
+            AppendReply::Conflict if lost(previous, before.acknowledged) => {
+                self.revert(term, previous, before.acknowledged);
                 return Err(unreachable());
             }
             AppendReply::Conflict | AppendReply::Newer(_) => {}
@@ -140,10 +148,25 @@ impl Track {
         Ok(reply)
     }
 
-    fn advance(&self, term: Term, last: Option<LogId>) {
-        let mut known = self.known.lock();
-        if known.enter(term) {
+    /// It has everything up to `last`. If it was asked after its loss was known, and that is all it had acknowledged, it has it again: its disk came back, or it
+    /// was never gone. An answer to an earlier message may have been given before the loss.
+    fn advance(&self, term: Term, last: Option<LogId>, before: Before) {
+        let is_whole = {
+            let mut known = self.known.lock();
+            if !known.enter(term) {
+                return;
+            }
+            let is_whole = known.reverted && before.reverted && last >= known.last;
+            known.reverted &= !is_whole;
             known.last = known.last.max(last);
+            is_whole
+        };
+        if is_whole {
+            tracing::warn!(
+                group = %self.group,
+                replica = self.target,
+                "the replica has all again that it had acknowledged; it counts"
+            );
         }
     }
 
@@ -199,6 +222,11 @@ mod tests {
         })
     }
 
+    /// What goes along with a sign of life.
+    fn said(track: &Track, term: Term) -> Option<LogId> {
+        track.before_sending(term, false).unwrap().acknowledged
+    }
+
     /// Sends one append after `previous` up to `last`, which is answered so.
     fn exchange(
         track: &Track,
@@ -206,8 +234,8 @@ mod tests {
         between: (Option<LogId>, Option<LogId>),
         reply: AppendReply,
     ) -> Result<AppendReply, PeerError> {
-        let acknowledged = track.before_sending(term, false).unwrap();
-        track.answered(term, acknowledged, between, reply)
+        let before = track.before_sending(term, false).unwrap();
+        track.answered(term, before, between, reply)
     }
 
     /// Proves that a replica that refuses what it had acknowledged in this leadership is reverted, is answered as unreachable, and gets no entries any more, but
@@ -219,7 +247,7 @@ mod tests {
         exchange(&track, TWO, (None, id(2, 10)), AppendReply::Matched).unwrap();
         let upto = AppendReply::MatchedUpTo(id(2, 12));
         exchange(&track, TWO, (id(2, 10), id(2, 15)), upto).unwrap();
-        assert_eq!(track.before_sending(TWO, true), Ok(id(2, 12)));
+        assert_eq!(said(&track, TWO), id(2, 12));
         let probe = exchange(&track, TWO, (id(2, 13), None), AppendReply::Conflict);
         assert_eq!(probe, Ok(AppendReply::Conflict), "it never said so");
         assert!(!all.is_reverted(7));
@@ -229,7 +257,7 @@ mod tests {
         assert_eq!(all.reverted(TWO), BTreeSet::from([RaftNodeId::new(7)]));
         assert!(all.reverted(THREE).is_empty());
         assert!(track.before_sending(TWO, true).is_err());
-        assert_eq!(track.before_sending(TWO, false), Ok(id(2, 12)));
+        assert_eq!(said(&track, TWO), id(2, 12));
     }
 
     /// Proves that an answer to a message that left before the acknowledgement came in says nothing, in whatever order the answers come.
@@ -267,7 +295,7 @@ mod tests {
         exchange(&track, TWO, (None, id(2, 10)), AppendReply::Matched).unwrap();
         let old = track.before_sending(TWO, true).unwrap();
         // The next leader, this one again, may find less: what no quorum had was cut in between.
-        assert_eq!(track.before_sending(THREE, true), Ok(None));
+        assert_eq!(said(&track, THREE), None);
         let cut = exchange(&track, THREE, (id(2, 8), None), AppendReply::Conflict);
         assert_eq!(cut, Ok(AppendReply::Conflict));
         exchange(&track, THREE, (id(2, 5), id(3, 6)), AppendReply::Matched).unwrap();
@@ -280,7 +308,7 @@ mod tests {
         track
             .answered(TWO, old, (None, id(2, 30)), AppendReply::Matched)
             .unwrap();
-        assert_eq!(track.before_sending(THREE, true), Ok(id(3, 6)));
+        assert_eq!(said(&track, THREE), id(3, 6));
         let newer = AppendReply::Newer(crate::log::Vote {
             term: Term::new(4),
             node: RaftNodeId::new(7),
@@ -299,7 +327,7 @@ mod tests {
         all.forget(7);
         let new = all.of(7);
         exchange(&old, TWO, (id(2, 10), id(2, 11)), AppendReply::Matched).unwrap();
-        assert_eq!(new.before_sending(TWO, true), Ok(None));
+        assert_eq!(said(&new, TWO), None);
         exchange(&new, TWO, (id(2, 9), None), AppendReply::Conflict).unwrap();
         assert!(!all.is_reverted(7));
     }
@@ -315,6 +343,30 @@ mod tests {
         assert!(all.is_reverted(7));
         track.installed(TWO, id(2, 12));
         assert!(!all.is_reverted(7));
-        assert_eq!(track.before_sending(TWO, true), Ok(id(2, 12)));
+        assert_eq!(said(&track, TWO), id(2, 12));
+    }
+
+    /// Proves that a reverted replica which is found to have all that it had acknowledged counts again, and that neither less than that, nor an answer to what it was
+    /// asked before its loss was known, makes it so.
+    #[test]
+    fn who_has_it_all_again_counts() {
+        let all = Acknowledged::new(PlacementGroupId::new(1));
+        let track = all.of(7);
+        exchange(&track, TWO, (None, id(2, 10)), AppendReply::Matched).unwrap();
+        let early = track.before_sending(TWO, true).unwrap();
+        exchange(&track, TWO, (id(2, 10), None), AppendReply::Conflict).unwrap_err();
+        let delayed = (id(2, 10), id(2, 11));
+        track
+            .answered(TWO, early, delayed, AppendReply::Matched)
+            .unwrap();
+        assert!(all.is_reverted(7), "it was asked before");
+        assert_eq!(said(&track, TWO), id(2, 11), "but it had that too");
+        exchange(&track, TWO, (id(2, 10), id(2, 10)), AppendReply::Matched).unwrap();
+        assert!(all.is_reverted(7), "it lacks 11");
+        exchange(&track, TWO, (id(2, 11), id(2, 11)), AppendReply::Matched).unwrap();
+        assert!(!all.is_reverted(7) && all.reverted(TWO).is_empty());
+        assert!(track.before_sending(TWO, true).is_ok(), "it gets entries");
+        exchange(&track, TWO, (id(2, 11), None), AppendReply::Conflict).unwrap_err();
+        assert!(all.is_reverted(7), "it may lose them again");
     }
 }

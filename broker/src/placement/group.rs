@@ -305,7 +305,12 @@ impl<M: StateMachine> Group<M> {
     #[must_use]
     pub fn inbox(&self) -> PeerInbox {
         let core = &self.core;
-        PeerInbox::new(core.raft.clone(), core.observer.heard(), core.log.clone())
+        PeerInbox::new(
+            core.raft.clone(),
+            core.observer.heard(),
+            core.log.clone(),
+            core.store.clone(),
+        )
     }
 
     /// Turns to the reason when the group stopped by itself; the process should end with it.

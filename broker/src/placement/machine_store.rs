@@ -23,6 +23,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tidelog_model::LogId;
+use tokio::sync::watch;
 
 /// Clones share one machine.
 #[derive(Clone)]
@@ -36,6 +37,8 @@ struct Inner {
     /// Held while a checkpoint is made or installed: one at a time, so that none overtakes a newer one.
     writing: tokio::sync::Mutex<()>,
     state: Mutex<State>,
+    /// The last entry of the newest checkpoint on disk, for who waits for one.
+    on_disk: watch::Sender<Option<LogId>>,
 }
 
 struct State {
@@ -107,6 +110,7 @@ impl MachineStore {
         let inner = Inner {
             writing: tokio::sync::Mutex::new(()),
             state: Mutex::new(state),
+            on_disk: watch::Sender::new(held),
         };
         Ok(Self {
             machine,
@@ -123,6 +127,11 @@ impl MachineStore {
             .checkpoint
             .as_ref()
             .map(|image| image.last)
+    }
+
+    /// The same, as it changes.
+    pub(super) fn watch_checkpoint(&self) -> watch::Receiver<Option<LogId>> {
+        self.inner.on_disk.subscribe()
     }
 
     /// Writes what the machine offers as a checkpoint, unless one as new is there already.
@@ -156,6 +165,7 @@ impl MachineStore {
             .await
             .map_err(|error| SnapshotError::Write(error.to_string()))?;
         self.inner.state.lock().take_checkpoint(image);
+        self.inner.on_disk.send_replace(Some(last));
         Ok(last)
     }
 
@@ -276,9 +286,12 @@ impl RaftStateMachine<Types> for MachineStore {
                 .map_err(|error| error.to_io())?;
             tracing::info!(%last, "a snapshot of a peer is installed");
         }
-        let mut state = self.inner.state.lock();
-        state.memberships = vec![image.membership.clone()];
-        state.take_checkpoint(image);
+        {
+            let mut state = self.inner.state.lock();
+            state.memberships = vec![image.membership.clone()];
+            state.take_checkpoint(image);
+        }
+        self.inner.on_disk.send_replace(Some(last));
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 //! Not here: the transport (`peers.rs`), the receiving side (`peer_inbox.rs`).
 //! Spec: docs/protocols/placement.md (peers)
 
-use super::acknowledged::{Acknowledged, Track};
+use super::acknowledged::{Acknowledged, Before, Track};
 use super::format::{Image, encode_image};
 use super::peers::{
     AppendReply, AppendRequest, Lane, PeerError, PeerLink, PeerNetwork, SnapshotRequest,
@@ -26,7 +26,7 @@ use openraft::raft::{
     VoteRequest as RaftVoteRequest, VoteResponse,
 };
 use std::sync::Arc;
-use tidelog_model::{LogId, RaftNodeId, Term};
+use tidelog_model::{RaftNodeId, Term};
 
 /// Appends in flight per follower. On a LAN with a sync per append, deep pipelines lose throughput; two to four keep both
 /// the wire and the follower's disk busy (consensus.md 1.3).
@@ -122,14 +122,14 @@ struct Sent {
     term: Term,
     previous: Option<RaftLogId>,
     last: Option<RaftLogId>,
-    /// What the peer had acknowledged when the request left.
-    acknowledged: Option<LogId>,
+    /// What was known of the peer when the request left.
+    before: Before,
 }
 
 impl Sent {
     fn answered(&self, track: &Track, reply: AppendReply) -> Result<AppendReply, PeerError> {
         let between = (self.previous.map(from_raft), self.last.map(from_raft));
-        track.answered(self.term, self.acknowledged, between, reply)
+        track.answered(self.term, self.before, between, reply)
     }
 }
 
@@ -139,20 +139,20 @@ fn append_request(
     track: &Track,
 ) -> Result<(AppendRequest, Sent), PeerError> {
     let vote = vote_from_raft(&rpc.vote);
-    let acknowledged = track.before_sending(vote.term, !rpc.entries.is_empty())?;
+    let before = track.before_sending(vote.term, !rpc.entries.is_empty())?;
     let previous = rpc.prev_log_id;
     let sent = Sent {
         term: vote.term,
         previous,
         last: rpc.entries.last().map(|entry| entry.log_id).or(previous),
-        acknowledged,
+        before,
     };
     let entries: Result<Vec<_>, _> = rpc.entries.into_iter().map(entry_from_raft).collect();
     let request = AppendRequest {
         vote,
         previous: previous.map(from_raft),
         committed: rpc.leader_commit.map(from_raft),
-        acknowledged,
+        acknowledged: before.acknowledged,
         entries: entries.map_err(|error| PeerError::Failed(error.to_string()))?,
     };
     Ok((request, sent))

@@ -23,8 +23,12 @@ use openraft::raft::{
     VoteRequest as RaftVoteRequest, VoteResponse,
 };
 use std::sync::Arc;
+use std::time::Duration;
 use tidelog_model::LogId;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
+
+/// How long the disk may take to write a snapshot that the core has taken: as long as one may be on its way.
+const ON_DISK_WITHIN: Duration = Duration::from_secs(120);
 
 /// Hands messages of peers to one group. Clones share the group.
 ///
@@ -34,6 +38,7 @@ pub struct PeerInbox {
     raft: Raft<Types, MachineStore>,
     heard: Arc<Heard>,
     log: GroupLog,
+    store: MachineStore,
 }
 
 fn stopped(error: impl std::fmt::Display) -> PeerError {
@@ -59,8 +64,14 @@ impl PeerInbox {
         raft: Raft<Types, MachineStore>,
         heard: Arc<Heard>,
         log: GroupLog,
+        store: MachineStore,
     ) -> Self {
-        Self { raft, heard, log }
+        Self {
+            raft,
+            heard,
+            log,
+            store,
+        }
     }
 
     /// Appends; returns when the entries are on this replica's disk or refused.
@@ -84,8 +95,11 @@ impl PeerInbox {
                 AppendReply::MatchedUpTo(last.map(from_raft))
             }
             AppendEntriesResponse::Conflict => {
-                // The vote of who asks was taken: it leads now, and its word about what this replica acknowledged to it counts.
-                if let Some(upto) = acknowledged.filter(|_| lost(previous, acknowledged)) {
+                // The vote of who asks was taken: it leads now, and its word about what this replica acknowledged to it counts. Not so here, where
+                // nothing is: one that was dropped on purpose and is made anew under its old id has no vote yet that a leader of then, which has not
+                // heard of it, would be refused with.
+                let told = acknowledged.filter(|_| lost(previous, acknowledged));
+                if let Some(upto) = told.filter(|_| self.knows_members()) {
                     self.has_lost(upto).await;
                 }
                 AppendReply::Conflict
@@ -117,16 +131,16 @@ impl PeerInbox {
             let why = "this replica has lost what it had acknowledged";
             return Err(PeerError::Failed(why.to_owned()));
         }
+        let why = || PeerError::Failed("this replica is not in the group yet".to_owned());
+        self.knows_members().then_some(()).ok_or_else(why)
+    }
+
+    /// Whether this replica knows members of the group, from its log or a checkpoint.
+    fn knows_members(&self) -> bool {
         let metrics = self.raft.server_metrics();
         let metrics = metrics.borrow_watched();
-        let known = metrics
-            .membership_config
-            .membership()
-            .nodes()
-            .next()
-            .is_some();
-        let why = || PeerError::Failed("this replica is not in the group yet".to_owned());
-        known.then_some(()).ok_or_else(why)
+        let mut known = metrics.membership_config.membership().nodes();
+        known.next().is_some()
     }
 
     /// Votes; a granted vote is on disk when it returns.
@@ -157,12 +171,13 @@ impl PeerInbox {
         Ok(vote_reply(&response))
     }
 
-    /// Installs a snapshot; it is on disk when this returns.
+    /// Installs a snapshot; it, or the entries that it stands for, are on disk when this returns the vote of who sent it.
     ///
     /// # Errors
-    /// The image is not well formed, or the group stopped.
+    /// The image is not well formed, it took too long, or the group stopped.
     pub async fn snapshot(&self, request: SnapshotRequest) -> Result<Vote, PeerError> {
         let image = decode_image(&request.image).map_err(stopped)?;
+        let last = image.last;
         let meta = SnapshotMeta {
             last_log_id: Some(to_raft(image.last)),
             last_membership: image.membership,
@@ -176,7 +191,28 @@ impl PeerInbox {
             .install_full_snapshot(vote_to_raft(request.vote), snapshot)
             .await
             .map_err(stopped)?;
-        Ok(vote_from_raft(&response.vote))
+        let answered = vote_from_raft(&response.vote);
+        if answered == request.vote {
+            self.has_on_disk(last).await?;
+        }
+        Ok(answered)
+    }
+
+    /// Waits until what a snapshot up to `last` brings is on disk. One that is sent again is taken by the core as soon as the first is on its way there; the answer is
+    /// an acknowledgement, so a crash in between would make this replica look as if it had lost what it never had.
+    async fn has_on_disk(&self, last: LogId) -> Result<(), PeerError> {
+        let mut checkpoint = self.store.watch_checkpoint();
+        let is_there = async {
+            if *checkpoint.borrow() >= Some(last)
+                || self.log.has_durably(last).await.map_err(stopped)?
+            {
+                return Ok(());
+            }
+            let written = checkpoint.wait_for(|at| *at >= Some(last)).await;
+            written.map(|_| ()).map_err(stopped)
+        };
+        let waited = timeout(ON_DISK_WITHIN, is_there).await;
+        waited.map_err(|_| PeerError::Failed("the disk takes too long".to_owned()))?
     }
 
     /// Takes note of who shall lead next; if it is this replica, it campaigns.

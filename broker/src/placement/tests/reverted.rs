@@ -2,6 +2,9 @@
 
 use super::peers::Cluster;
 use super::*;
+use crate::placement::peer_client::snapshot_request;
+use futures::FutureExt;
+use openraft::async_runtime::watch::WatchReceiver as _;
 use std::io::IoSlice;
 use std::path::Path;
 use tidelog_env::disk::OpenMode;
@@ -138,4 +141,135 @@ async fn who_only_was_away_counts() {
     cluster.agree(&(0..30).collect::<Vec<_>>()).await;
     assert!(next.reverted().is_empty() && leader.reverted().is_empty());
     cluster.stop().await;
+}
+
+/// The log files in `dir` as they are now.
+fn log_files(disk: &MemoryDisk, dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let paths = disk.paths().into_iter();
+    let logs = paths
+        .filter(|path| path.starts_with(dir) && path.extension().is_some_and(|of| of == "log"));
+    logs.map(|path| (path.clone(), disk.contents(&path).unwrap()))
+        .collect()
+}
+
+/// Proves that a follower whose disk comes back with all that it had acknowledged counts again, to the same leader, and gets entries.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_its_end_again_counts() {
+    let (mut cluster, leader, [victim, other]) = acknowledged().await;
+    cluster.remove(victim).await;
+    let dir = PathBuf::from(format!("/replica-{victim}/1"));
+    let kept = log_files(&cluster.disk, &dir);
+    cut_last_entry(&cluster.disk, &dir);
+    let term = leader.term();
+    cluster.add(victim.get(), BTreeMap::new()).await;
+    until("the leader finds out", || {
+        leader.reverted().contains_key(&victim)
+    })
+    .await;
+    cluster.remove(victim).await;
+    for (path, _) in log_files(&cluster.disk, &dir) {
+        cluster.disk.remove(&path).unwrap();
+    }
+    for (path, bytes) in &kept {
+        let file = cluster.disk.open(path, OpenMode::CreateNew).unwrap();
+        file.write_all_at(&[IoSlice::new(bytes)], 0).unwrap();
+        file.sync_data().unwrap();
+    }
+    cluster.disk.sync_dir(&dir).unwrap();
+    cluster.add(victim.get(), BTreeMap::new()).await;
+    until("it counts again", || {
+        leader.reverted().is_empty() && leader.holds_without(other)
+    })
+    .await;
+    assert_eq!(leader.term(), term, "the same leadership");
+    leader.propose(add(20, 100)).await.expect("applied");
+    cluster.agree(&(0..=20).collect::<Vec<_>>()).await;
+    cluster.stop().await;
+}
+
+/// A replica that waits to be taken in, with nothing.
+async fn empty(disk: &MemoryDisk) -> (Home, Group<Values>) {
+    let home = Home::on(disk.shared(), PathBuf::from("/replica-2/1"), 2);
+    let config = GroupConfig::new(GROUP, home.node, BTreeMap::new());
+    let machine = Values::new(Cuts::AtCut);
+    let group = Group::start(config, home.log().await, machine, Arc::new(NoPeers)).await;
+    (home, group.expect("starts"))
+}
+
+/// Proves that a replica which is made anew under the id of one that was dropped has lost nothing, whatever a leader that has not heard of that says to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_begins_with_nothing_has_lost_nothing() {
+    let disk = MemoryDisk::new();
+    let (_home, group) = empty(&disk).await;
+    let id = |index: u64| {
+        Some(LogId {
+            term: Term::new(2),
+            index: LogIndex::new(index),
+        })
+    };
+    let append = AppendRequest {
+        vote: crate::log::Vote {
+            term: Term::new(3),
+            node: RaftNodeId::new(1),
+            committed: true,
+        },
+        previous: id(10),
+        committed: id(10),
+        acknowledged: id(12),
+        entries: Vec::new(),
+    };
+    let answer = group.inbox().append(append).await;
+    assert_eq!(answer, Ok(AppendReply::Conflict));
+    assert!(!group.core.observer.heard().has_lost());
+    group.stop().await;
+}
+
+/// Proves that a snapshot which is sent again while the first one is on its way to the disk is answered when it is there, not before: the answer is an
+/// acknowledgement. And that one which was installed long ago is answered at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_sent_again_is_answered_from_the_disk() {
+    let source = MemoryDisk::new();
+    let leader = Home::in_memory(&source)
+        .lead(Values::new(Cuts::AtCut))
+        .await;
+    leader.propose(add(7, 10)).await.expect("applied");
+    let (last, _) = leader.propose(cut()).await.expect("applied");
+    assert_eq!(leader.snapshot_and_persist().await, Ok(last));
+    let vote = leader.core.raft.server_metrics().borrow_watched().vote;
+    let snapshot = leader.core.store.current().unwrap();
+    let request = snapshot_request(&vote, snapshot).unwrap();
+
+    let disk = MemoryDisk::new();
+    let (_home, group) = empty(&disk).await;
+    let inbox = group.inbox();
+    let sign = AppendRequest {
+        vote: request.vote,
+        previous: None,
+        committed: None,
+        acknowledged: None,
+        entries: Vec::new(),
+    };
+    // The vote is on disk: only the snapshot is not.
+    assert_eq!(inbox.append(sign).await, Ok(AppendReply::Matched));
+    let held = disk.hold_syncs();
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        let (inbox, request) = (inbox.clone(), request.clone());
+        let mut answer = Box::pin(async move { inbox.snapshot(request).await });
+        // The core has it: they come to it in this order.
+        assert!(answer.as_mut().now_or_never().is_none());
+        answers.push(tokio::spawn(answer));
+    }
+    until("it is written", || held.waiting() > 0).await;
+    let again = tokio::time::timeout(Duration::from_millis(300), &mut answers[1]).await;
+    assert!(again.is_err(), "it is not on disk");
+    drop(held);
+    for answer in answers {
+        assert_eq!(answer.await.unwrap(), Ok(request.vote));
+    }
+    let found = group.log().load_newest_checkpoint().await.unwrap();
+    assert_eq!(found.unwrap().0, last);
+    assert_eq!(inbox.snapshot(request.clone()).await, Ok(request.vote));
+    group.stop().await;
+    leader.stop().await;
 }
