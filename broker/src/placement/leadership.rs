@@ -239,9 +239,18 @@ impl Observer {
         self.acknowledged.forget(target.get());
     }
 
-    /// Whether, while this replica leads, the entries up to `upto` are on the disks of a quorum of the voters without `gone`, each of which has
-    /// answered within the lease; of both sets while voters change.
-    pub(super) fn quorum_without(&self, gone: RaftNodeId, upto: LogIndex) -> bool {
+    /// Whether, while this replica leads, all that was acknowledged or still may be on the word of `gone` is on the disks of a quorum of the voters without it, each of
+    /// which has answered within the lease; of both sets while voters change.
+    ///
+    /// *Up to where.* What clients were told is applied here: the barrier of this term has passed, and nobody else answers them. But an entry that `gone` has on its disk,
+    /// and this replica not yet, is committed by the two of them a moment later, and told: so what `gone` has acknowledged counts like what is applied. The committed
+    /// index would not do instead of that, since such an entry is not committed yet either.
+    ///
+    /// *Of whom.* The voters that the newest membership in this log names, committed or not, since Raft elects by it. Voters change in two entries: from the old set to
+    /// both, from both to the new one. While the first is not committed, both sets are asked here, and who is elected without it needs the old one. While the second is
+    /// not, the new set is asked, of which whoever is elected under both needs a majority too. So the one before is covered whichever entry is lost. The committed
+    /// membership would do as well, but only because the entry that follows it brings everything along; and it asks old voters that are gone already.
+    pub(super) fn quorum_without(&self, gone: RaftNodeId, applied: LogIndex) -> bool {
         let data = self.data.borrow_watched();
         let (Some(replication), Some(heard)) = (&data.replication, &data.heartbeat) else {
             return false;
@@ -254,16 +263,26 @@ impl Observer {
             let at = heard.get(node).copied().flatten();
             at.is_some_and(|at| at.into_inner().elapsed() < self.times.lease)
         };
-        let has = |node: &u64| {
-            let reached = matched.get(node).copied().flatten() >= Some(upto.get());
-            reached
-                && !self.acknowledged.is_reverted(*node)
-                && (*node == self.own.get() || is_there(node))
+        let counts = |node: &u64| {
+            !self.acknowledged.is_reverted(*node) && (*node == self.own.get() || is_there(node))
         };
         let server = self.server.borrow_watched();
         let sets = server.membership_config.membership().get_joint_config();
-        quorum_without(sets, gone.get(), has)
+        all_without(sets, gone.get(), applied.get(), &matched, counts)
     }
+}
+
+/// Whether so many of those that count hold all that is `applied`, or that `gone` has acknowledged, that each set has a quorum of them without `gone`.
+fn all_without(
+    sets: &[BTreeSet<u64>],
+    gone: u64,
+    applied: u64,
+    matched: &BTreeMap<u64, Option<u64>>,
+    counts: impl Fn(&u64) -> bool,
+) -> bool {
+    let of = |node: &u64| matched.get(node).copied().flatten();
+    let upto = Some(applied).max(of(&gone));
+    quorum_without(sets, gone, |node| of(node) >= upto && counts(node))
 }
 
 /// Whether so many voters of each set have it that the set has a quorum of them without `gone`.
@@ -400,6 +419,54 @@ mod tests {
         assert!(!safe(&joint, &[1, 2]), "the new set has none");
         assert!(safe(&joint, &[1, 2, 4]));
         assert!(!safe(&[], &[1, 2]));
+    }
+
+    /// Proves that what is safe by the newest membership stays so under the one before it, should that entry be lost: for each step of a change of voters, and all
+    /// sets of replicas that hold something, nobody of the others can be elected by either.
+    #[test]
+    fn the_newest_membership_covers_the_one_before() {
+        let set = |voters: &[u64]| voters.iter().copied().collect::<BTreeSet<u64>>();
+        let (old, new) = (set(&[1, 2, 3]), set(&[3, 4, 5]));
+        let both = vec![old.clone(), new.clone()];
+        let gone = 3;
+        let steps = [(vec![old], both.clone()), (both, vec![new])];
+        let elects = |sets: &[BTreeSet<u64>], votes: &BTreeSet<u64>| {
+            sets.iter()
+                .all(|voters| 2 * voters.intersection(votes).count() > voters.len())
+        };
+        for (before, newest) in &steps {
+            for bits in 0..32_u32 {
+                let having: BTreeSet<u64> =
+                    (1..=5).filter(|id| bits >> (id - 1) & 1 == 1).collect();
+                if !quorum_without(newest, gone, |node| having.contains(node)) {
+                    continue;
+                }
+                // Who is gone has lost it.
+                let others = (1..=5)
+                    .filter(|id| *id == gone || !having.contains(id))
+                    .collect();
+                assert!(!elects(newest, &others), "{newest:?} {having:?}");
+                assert!(!elects(before, &others), "{before:?} {having:?}");
+            }
+        }
+    }
+
+    /// Proves that what the one that is gone has acknowledged counts like what is applied, whoever else has it: it may be told to clients yet.
+    #[test]
+    fn what_it_has_acknowledged_may_still_be_told() {
+        let voters = [BTreeSet::from([1, 2, 3])];
+        let safe = |own: u64, other: u64, gone: u64| {
+            let matched = BTreeMap::from([(1, Some(own)), (2, Some(other)), (3, Some(gone))]);
+            all_without(&voters, 3, 10, &matched, |_| true)
+        };
+        assert!(safe(10, 10, 9) && safe(12, 10, 10));
+        assert!(!safe(12, 9, 8), "2 lacks what is applied");
+        assert!(!safe(12, 11, 12), "12 is committed by 1 and 3 alone");
+        assert!(!safe(11, 12, 12), "and here by 3 and 2, once 1 has it");
+        assert!(safe(12, 12, 12));
+        let unknown = BTreeMap::from([(1, Some(10)), (2, Some(10)), (3, None)]);
+        assert!(all_without(&voters, 3, 10, &unknown, |_| true));
+        assert!(!all_without(&voters, 3, 10, &unknown, |node| *node != 2));
     }
 
     /// Proves that a group is only said to have been stopped by its owner when it was.
