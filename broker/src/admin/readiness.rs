@@ -6,6 +6,7 @@
 //! Spec: docs/operating/health.md
 
 use super::health::Health;
+use crate::metadata::MetadataImage;
 use crate::placement::{Group, StateMachine};
 use crate::router::Router;
 use parking_lot::Mutex;
@@ -13,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::Tasks;
-use tidelog_model::{NodeId, PlacementGroupId};
+use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId, TimestampMs};
 use tokio::time::Instant;
 
 /// How often it is looked.
@@ -137,16 +138,24 @@ fn both(one: Option<String>, other: Option<String>) -> Option<String> {
 /// Whether the replica here votes, if it shall: until then the others must not go.
 fn votes<M: StateMachine>(router: &Router, id: PlacementGroupId, group: &Group<M>) -> bool {
     let (own, now) = (router.node(), router.now());
-    let shall = router.image(|image| {
-        let wanted = if id == PlacementGroupId::METADATA {
-            image.metadata_replicas(now).0.contains(&own)
-        } else {
-            image.replicas_wanted(id).contains(&own)
-        };
-        let member = image.members().get(&own).filter(|_| wanted);
-        member.map(|member| member.raft_node)
-    });
+    let shall = router.image(|image| shall_vote(image, own, now, id));
     shall.is_none_or(|raft_node| group.replicas().voters.contains(&raft_node))
+}
+
+/// As which Raft node `own` shall vote in the group; `None`: it shall not.
+fn shall_vote(
+    image: &MetadataImage,
+    own: NodeId,
+    now: TimestampMs,
+    id: PlacementGroupId,
+) -> Option<RaftNodeId> {
+    let wanted = if id == PlacementGroupId::METADATA {
+        image.metadata_replicas(now).0.contains(&own)
+    } else {
+        image.replicas_wanted(id).contains(&own)
+    };
+    let member = image.members().get(&own).filter(|_| wanted);
+    member.map(|member| member.raft_node)
 }
 
 fn replica<M: StateMachine>(router: &Router, id: PlacementGroupId, group: &Group<M>) -> Now {
@@ -173,27 +182,26 @@ fn groups(router: &Router) -> BTreeMap<PlacementGroupId, Now> {
         PlacementGroupId::METADATA,
         replica(router, PlacementGroupId::METADATA, router.metadata()),
     );
-    // The replicas that are here take the place of what is only wanted.
-    let coming = coming(router, &lost).into_iter();
-    coming
-        .chain(std::iter::once(metadata))
-        .chain(data)
-        .collect()
+    let here = std::iter::once(metadata).chain(data).collect();
+    let own = router.node();
+    router.image(|image| with_coming(image, own, here))
 }
 
-/// Groups whose replica this broker shall have: one that is taken in anew has none of them yet when it knows its cluster.
-fn coming(
-    router: &Router,
-    lost: &BTreeMap<PlacementGroupId, Vec<String>>,
+/// What is `here`, and the groups that are not, though the image wants a replica here: a broker that is taken in anew has none of them yet when it knows its cluster, and
+/// is behind in all.
+fn with_coming(
+    image: &MetadataImage,
+    own: NodeId,
+    here: BTreeMap<PlacementGroupId, Now>,
 ) -> BTreeMap<PlacementGroupId, Now> {
-    let own = router.node();
-    router.image(|image| {
-        let wanted = image
-            .groups()
-            .keys()
-            .filter(|id| image.replicas_wanted(**id).contains(&own) && !lost.contains_key(*id));
-        wanted.map(|id| (*id, Now::Behind)).collect()
-    })
+    let mut all = here;
+    let groups = image.groups().keys();
+    let wanted =
+        groups.filter(|id| image.replicas_wanted(**id).contains(&own) && !image.is_lost(**id));
+    for id in wanted {
+        all.entry(*id).or_insert(Now::Behind);
+    }
+    all
 }
 
 /// Keeps part `groups` of `health` current until `tasks` stop. It is, when this returns.
@@ -274,6 +282,8 @@ fn tell(health: &Health, verdict: Verdict) {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod tests {
     use super::*;
+    use crate::metadata::{Admission, MetadataCommand, MetadataOutcome};
+    use tidelog_model::ClusterId;
 
     struct Rig {
         seen: Seen,
@@ -327,6 +337,71 @@ mod tests {
             Verdict::default(),
             "3 has come by a move"
         );
+    }
+
+    /// What the image says when broker 3, of three, was taken in anew as Raft node 31: group 9, which it held alone, is lost.
+    fn taken_in_anew() -> MetadataImage {
+        let node = NodeId::new;
+        let at = |ids: &[i32]| ids.iter().copied().map(node).collect::<Vec<_>>();
+        let groups = [
+            (1, at(&[1, 2, 3])),
+            (2, at(&[1, 2, 3])),
+            (4, at(&[1, 2])),
+            (9, at(&[3])),
+        ];
+        let groups = groups.map(|(id, at)| (PlacementGroupId::new(id), at));
+        let mut image = MetadataImage::default();
+        let mut run = |command| image.apply(command, TimestampMs::new(5));
+        run(MetadataCommand::BootstrapCluster {
+            cluster: ClusterId::new(uuid::Uuid::from_u128(7)),
+            name: "t".to_owned(),
+            groups: BTreeMap::from(groups),
+        });
+        for (id, raft_node) in [(1, 10), (2, 20), (3, 30), (3, 31)] {
+            let outcome = run(MetadataCommand::AdmitBroker(Admission {
+                node: node(id),
+                raft_node: RaftNodeId::new(raft_node),
+                zone: format!("zone-{id}"),
+                peer: None,
+                by_operator: true,
+                expects: None,
+            }));
+            assert_eq!(outcome, MetadataOutcome::MembersChanged);
+            let fenced = false;
+            run(MetadataCommand::SetBrokerFence {
+                node: node(id),
+                fenced,
+            });
+        }
+        image
+    }
+
+    /// Proves that a broker which is taken in anew is not ready before each replica that it shall have is there and in sync, whenever it looks; that it waits neither for what
+    /// others hold nor for what is lost; and as whom it must vote first.
+    #[test]
+    fn what_is_still_to_come_is_waited_for() {
+        let (image, own) = (taken_in_anew(), NodeId::new(3));
+        let group = PlacementGroupId::new;
+        assert!(image.is_lost(group(9)));
+        let mut rig = Rig::new();
+        let mut look = |here: &[(u32, Now)]| {
+            let here = here.iter().map(|(id, now)| (group(*id), *now)).collect();
+            let all = with_coming(&image, own, here);
+            let all: Vec<_> = all.iter().map(|(id, now)| (id.get(), *now)).collect();
+            rig.after(1, &all)
+        };
+        let lacks = "groups 1, 2 have not caught up since this broker started";
+        assert_eq!(look(&[(0, Now::InSync)]), not_ready(lacks), "none is there");
+        let some = [(0, Now::InSync), (1, Now::InSync)];
+        let lacks = "group 2 has not caught up since this broker started";
+        assert_eq!(look(&some), not_ready(lacks));
+        let all = [some[0], some[1], (2, Now::Behind)];
+        assert_eq!(look(&all), not_ready(lacks));
+        let all = [some[0], some[1], (2, Now::InSync)];
+        assert_eq!(look(&all), Verdict::default());
+        let shall = |id: u32| shall_vote(&image, own, TimestampMs::new(5), group(id));
+        assert_eq!(shall(1), Some(RaftNodeId::new(31)));
+        assert_eq!(shall(4), None);
     }
 
     /// Proves that leaders may move, and that a group without one for long ends readiness until somebody leads it.
