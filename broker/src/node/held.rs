@@ -17,7 +17,9 @@ use tidelog_env::disk::Disk;
 use tidelog_model::{PlacementGroupId, RaftNodeId};
 
 const FILE: &str = "held.json";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The first version, without a sum.
+const UNSUMMED: u32 = 1;
 const GROUPS: &str = "groups";
 
 #[derive(Serialize, Deserialize)]
@@ -26,10 +28,38 @@ struct File {
     version: u32,
     raft_node_id: u64,
     groups: BTreeSet<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    crc32c: Option<u32>,
 }
 
-/// The groups of one Raft node. Changes are durable when they return.
-pub(super) struct HeldGroups {
+impl File {
+    /// CRC-32C of the three fields as text: `2 11 1,5`.
+    fn sum(&self) -> u32 {
+        let groups: Vec<String> = self.groups.iter().map(u32::to_string).collect();
+        let text = format!(
+            "{} {} {}",
+            self.version,
+            self.raft_node_id,
+            groups.join(",")
+        );
+        crc32c::crc32c(text.as_bytes())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match (self.version, self.crc32c) {
+            (UNSUMMED, None) => Ok(()),
+            (VERSION, Some(sum)) if sum == self.sum() => Ok(()),
+            (UNSUMMED | VERSION, _) => Err("its checksum is wrong".to_owned()),
+            (version, _) => Err(format!("version {version}, this program writes {VERSION}")),
+        }
+    }
+}
+
+/// The groups of one Raft node. Clones are the same. Changes are durable when they return. All calls block: they are made where that is no harm ([`tidelog_env::blocking`]).
+#[derive(Clone)]
+pub(super) struct HeldGroups(Arc<Inner>);
+
+struct Inner {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     raft_node: RaftNodeId,
@@ -62,12 +92,12 @@ impl HeldGroups {
             }
             found
         };
-        Ok(Self {
+        Ok(Self(Arc::new(Inner {
             disk,
             dir,
             raft_node,
             groups: Mutex::new(groups),
-        })
+        })))
     }
 
     /// Before the log of `group` is opened.
@@ -75,11 +105,12 @@ impl HeldGroups {
     /// # Errors
     /// [`LogError::Lost`]: it was here and is not any more. The disk.
     pub(super) fn check(&self, group: PlacementGroupId) -> Result<(), LogError> {
-        if !self.groups.lock().contains(&group.get()) {
+        let inner = &self.0;
+        if !inner.groups.lock().contains(&group.get()) {
             return Ok(());
         }
-        let dir = self.dir.join(GROUPS).join(group.to_string());
-        match has_log(self.disk.as_ref(), &dir) {
+        let dir = inner.dir.join(GROUPS).join(group.to_string());
+        match has_log(inner.disk.as_ref(), &dir) {
             Ok(true) => Ok(()),
             Ok(false) => Err(LogError::Lost {
                 dir,
@@ -106,11 +137,12 @@ impl HeldGroups {
     }
 
     fn change(&self, change: impl FnOnce(&mut BTreeSet<u32>) -> bool) -> Result<(), LogError> {
-        let mut groups = self.groups.lock();
+        let inner = &self.0;
+        let mut groups = inner.groups.lock();
         let mut changed = groups.clone();
         if change(&mut changed) {
-            store(self.disk.as_ref(), &self.dir, self.raft_node, &changed)
-                .map_err(|error| failed("writing", &self.dir.join(FILE), error))?;
+            store(inner.disk.as_ref(), &inner.dir, inner.raft_node, &changed)
+                .map_err(|error| failed("writing", &inner.dir.join(FILE), error))?;
             *groups = changed;
         }
         Ok(())
@@ -136,17 +168,13 @@ fn read(
         path: path.to_owned(),
         why,
     };
-    let file: File = serde_json::from_slice(&bytes).map_err(|error| {
+    let anew = |why: String| {
         damaged(format!(
-            "{error}; it may be deleted if no group's directory is missing: it is written anew"
+            "{why}; it may be deleted if no group's directory is missing: it is written anew"
         ))
-    })?;
-    if file.version != VERSION {
-        let version = file.version;
-        return Err(damaged(format!(
-            "version {version}, this program writes {VERSION}"
-        )));
-    }
+    };
+    let file: File = serde_json::from_slice(&bytes).map_err(|error| anew(error.to_string()))?;
+    file.check().map_err(anew)?;
     if file.raft_node_id == raft_node.get() {
         Ok(file.groups)
     } else {
@@ -160,11 +188,13 @@ fn store(
     raft_node: RaftNodeId,
     groups: &BTreeSet<u32>,
 ) -> io::Result<()> {
-    let file = File {
+    let mut file = File {
         version: VERSION,
         raft_node_id: raft_node.get(),
         groups: groups.clone(),
+        crc32c: None,
     };
+    file.crc32c = Some(file.sum());
     let mut bytes = serde_json::to_vec(&file).map_err(io::Error::other)?;
     bytes.push(b'\n');
     identity::replace(disk, dir, FILE, &bytes)
@@ -274,16 +304,53 @@ mod tests {
         std::fs::create_dir(home.path().join("groups/3")).unwrap();
         load(home.path(), X);
         let text = std::fs::read_to_string(home.path().join(FILE)).unwrap();
-        assert_eq!(text, "{\"version\":1,\"raft_node_id\":11,\"groups\":[1]}\n");
+        assert!(text.contains("\"groups\":[1],"), "{text}");
         std::fs::remove_dir_all(dir).unwrap();
         assert!(is_lost(&load(home.path(), X), ONE));
+    }
+
+    /// Proves that the bytes of both versions stay what they are, that the first one is read and written anew by the next change, and that no changed digit of the second one
+    /// goes unnoticed: a group less would let a replica begin with nothing.
+    #[test]
+    fn files_of_both_versions() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join(FILE);
+        let (first, second) = (
+            include_str!("testdata/held-v1.json"),
+            include_str!("testdata/held-v2.json"),
+        );
+        std::fs::write(&path, first).unwrap();
+        let held = load(home.path(), X);
+        assert!(is_lost(&held, ONE) && is_lost(&held, PlacementGroupId::new(27)));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), first);
+        held.add(PlacementGroupId::METADATA).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), second);
+        assert!(is_lost(&load(home.path(), X), PlacementGroupId::METADATA));
+        for (at, digit) in second.bytes().enumerate() {
+            if !digit.is_ascii_digit() {
+                continue;
+            }
+            for other in (b'0'..=b'9').filter(|other| *other != digit) {
+                let mut changed = second.as_bytes().to_vec();
+                changed[at] = other;
+                std::fs::write(&path, changed).unwrap();
+                let loaded = HeldGroups::load(RealDisk::shared(), home.path().to_owned(), X);
+                assert!(loaded.is_err(), "byte {at} is {}", char::from(other));
+            }
+        }
     }
 
     /// Proves that a file that cannot be read is named, and kept.
     #[test]
     fn a_file_that_cannot_be_read_is_named() {
         let home = tempfile::tempdir().unwrap();
-        for text in ["{", r#"{"version":2,"raft_node_id":1,"groups":[]}"#] {
+        let texts = [
+            "{",
+            r#"{"version":3,"raft_node_id":11,"groups":[]}"#,
+            r#"{"version":2,"raft_node_id":11,"groups":[]}"#,
+            r#"{"version":1,"raft_node_id":11,"groups":[],"crc32c":1}"#,
+        ];
+        for text in texts {
             std::fs::write(home.path().join(FILE), text).unwrap();
             let loaded = HeldGroups::load(RealDisk::shared(), home.path().to_owned(), X);
             let error = loaded.err().unwrap().to_string();

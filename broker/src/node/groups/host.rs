@@ -198,7 +198,7 @@ impl Host {
             return Ok(());
         }
         let (disk, dir) = (Arc::clone(&self.starter.world.disk), self.starter.dir(id));
-        let noted = Arc::clone(&self.starter.held);
+        let noted = self.starter.held.clone();
         let dropped = tidelog_env::blocking(move || {
             // First: files that are gone and noted are damage; files that are there and not noted are dropped again.
             noted.remove(id)?;

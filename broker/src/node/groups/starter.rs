@@ -46,7 +46,7 @@ pub(super) struct Starter {
     /// Told what logs find damaged.
     damage: Arc<Damage>,
     /// Whose logs lie here.
-    pub(super) held: Arc<HeldGroups>,
+    pub(super) held: HeldGroups,
     /// How fast the logs of all groups zero files ahead.
     zeroing: Arc<ZeroingPace>,
     /// Set while this broker takes no records for want of room.
@@ -75,6 +75,17 @@ async fn start_on<M: StateMachine>(
     started
 }
 
+/// Does `work` for the group `id` where it may take its time.
+async fn on_disk(
+    id: PlacementGroupId,
+    work: impl FnOnce() -> Result<(), LogError> + Send + 'static,
+) -> Result<(), StartError> {
+    match tidelog_env::blocking(work).await {
+        Ok(done) => done.map_err(|error| StartError::Log { group: id, error }),
+        Err(error) => Err(StartError::Metadata(error.to_string())),
+    }
+}
+
 impl Starter {
     pub(super) fn new(parts: &Parts<'_>) -> Result<Self, StartError> {
         let dir = parts.config.node.data_dir.clone();
@@ -95,7 +106,7 @@ impl Starter {
                 fatal: parts.fatal.clone(),
                 marking: parking_lot::Mutex::default(),
             }),
-            held: Arc::new(held),
+            held,
             zeroing: Arc::default(),
             refusing: Arc::clone(parts.refusing),
         })
@@ -172,21 +183,15 @@ impl Starter {
     ) -> Result<Started<M>, StartError> {
         let dir = self.dir(id);
         let failed = |error| StartError::Log { group: id, error };
-        finish_drop(self.world.disk.as_ref(), &dir).map_err(failed)?;
-        if let Err(error) = self.held.check(id) {
-            // Empty, it would vote without what it has acknowledged, and perhaps set the group up again.
-            if matches!(error, LogError::Lost { .. }) {
-                self.damage.damaged(&error);
-            }
-            return Err(failed(error));
-        }
+        self.check_held(id, &dir).await?;
         let log = self
             .open_log(id, &dir, groups, tasks)
             .await
             .map_err(failed)?;
-        if let Err(error) = self.held.add(id) {
+        let noted = self.held.clone();
+        if let Err(error) = on_disk(id, move || noted.add(id)).await {
             let _ = log.close().await;
-            return Err(failed(error));
+            return Err(error);
         }
         let raft_node = self.identity.raft_node;
         let Some(peers) = &self.peers else {
@@ -210,6 +215,26 @@ impl Starter {
         self.watch_fatal(&group, tasks);
         let registered = Some(peers.groups.register(id, group.inbox()));
         Ok(Started { group, registered })
+    }
+
+    /// Finishes a drop that a crash interrupted; then a log that was here must be here.
+    async fn check_held(&self, id: PlacementGroupId, dir: &Path) -> Result<(), StartError> {
+        let (disk, held, damage) = (
+            Arc::clone(&self.world.disk),
+            self.held.clone(),
+            Arc::clone(&self.damage),
+        );
+        let dir = dir.to_owned();
+        on_disk(id, move || {
+            finish_drop(disk.as_ref(), &dir)?;
+            held.check(id).inspect_err(|error| {
+                // Empty, it would vote without what it has acknowledged, and perhaps set the group up again.
+                if matches!(error, LogError::Lost { .. }) {
+                    damage.damaged(error);
+                }
+            })
+        })
+        .await
     }
 
     async fn open_log(
