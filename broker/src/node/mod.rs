@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use crate::admin::{AdminServer, Health};
 use crate::config::Config;
+use crate::router::Router;
 use object_store::ObjectStore;
 use tidelog_env::disk::{DirLock, Disk};
 use tidelog_env::{Clock, Network, Random, Tasks};
@@ -123,7 +124,11 @@ impl Node {
         let (tasks, health) = (Tasks::new(), Health::default());
         health.not_ready(START, "looking for the cluster");
         let admin = listeners::open_admin(config, world, &health, &tasks).await?;
-        let (identity, peers) = match join(config, world, &health).await {
+        let Joined {
+            identity,
+            peers,
+            spared,
+        } = match join(config, world, &health).await {
             Ok(joined) => joined,
             Err(error) => {
                 tasks.stop().await;
@@ -135,12 +140,17 @@ impl Node {
             world,
             identity,
             peers: peers.as_ref(),
-            health,
+            health: health.clone(),
             admin: &admin,
             tasks: &tasks,
         };
         match starting.start().await {
             Ok((addresses, fatal, groups, listeners)) => {
+                if spared {
+                    let (disk, dir) = (Arc::clone(&world.disk), config.node.data_dir.clone());
+                    let is_well = is_well(health, groups.router.clone(), identity);
+                    refill::forget_when_well(&tasks, disk, dir, is_well);
+                }
                 let parts = stop::Parts {
                     heartbeats: groups.start_heartbeats(&tasks),
                     tasks,
@@ -272,25 +282,43 @@ impl Starting<'_> {
     }
 }
 
+/// Whether all replicas of this broker have caught up since its start, or lead, and it is still the member that it was.
+fn is_well(health: Health, router: Router, identity: Identity) -> impl Fn() -> bool + Send {
+    move || {
+        let is_member = router.image(|image| {
+            let member = image.members().get(&identity.node);
+            member.is_none_or(|member| member.raft_node == identity.raft_node)
+        });
+        is_member && health.is_well("groups") && health.is_well("replicas")
+    }
+}
+
+/// What a broker is before it opens its groups.
+struct Joined {
+    identity: Identity,
+    peers: Option<Arc<peers::Peers>>,
+    /// Its directory is marked as damaged, and it is not refilled.
+    spared: bool,
+}
+
 /// Who this broker is, and its cluster: made here for a cluster of one, found together with the other seeds else.
-async fn join(
-    config: &Config,
-    world: &World,
-    health: &Health,
-) -> Result<(Identity, Option<Arc<peers::Peers>>), StartError> {
+async fn join(config: &Config, world: &World, health: &Health) -> Result<Joined, StartError> {
     let seeds = config.seeds();
     let node = NodeId::new(config.node.id);
     let alone = seeds.is_empty().then_some(config.cluster.name.as_str());
     let (disk, dir) = (world.disk.as_ref(), &config.node.data_dir);
     let mut directory = identity::load_or_create(disk, &world.random, dir, node, alone)?;
     let mark = refill::resume(disk, dir, &directory)?;
-    let mark = mark.filter(|mark| {
-        let refills = config.refills() && directory.founding.is_some();
-        if !refills {
-            tracing::warn!("this data directory was found damaged ({}) and is used as it is: it is not refilled", mark.what);
-        }
-        refills
-    });
+    let refills = config.refills() && directory.founding.is_some();
+    let spared = mark.as_ref().filter(|_| !refills);
+    if let Some(mark) = spared {
+        tracing::warn!(
+            "this data directory was found damaged ({}) and is used as it is: it is not refilled",
+            mark.what
+        );
+    }
+    let spared = spared.is_some();
+    let mark = mark.filter(|_| refills);
     let peers = if seeds.is_empty() {
         peers::check_alone(&directory)?;
         None
@@ -309,7 +337,11 @@ async fn join(
         node,
         raft_node: directory.raft_node,
     };
-    Ok((identity, peers))
+    Ok(Joined {
+        identity,
+        peers,
+        spared,
+    })
 }
 
 fn lock_directory(world: &World, dir: &std::path::Path) -> Result<Box<dyn DirLock>, StartError> {

@@ -152,7 +152,8 @@ impl Mark {
     }
 }
 
-fn remove(disk: &dyn Disk, dir: &Path) -> Result<(), IdentityError> {
+/// Forgets the mark, durably.
+pub(super) fn remove(disk: &dyn Disk, dir: &Path) -> Result<(), IdentityError> {
     let path = dir.join(FILE);
     let removed = disk.remove(&path).and_then(|()| disk.sync_dir(dir));
     removed.map_err(|error| IdentityError::Io { path, error })

@@ -1,14 +1,16 @@
 //! Refill: what a broker does about damage on its disk, and what the others do for it.
 //!
 //! Owns: [`Damage`]: taking note of damage where it is found.
-//! Not here: the mark (`mark.rs`), the leader's decision (`admit.rs`), the waiting (`formation`).
+//! Not here: the mark (`mark.rs`), one that is not acted on (`spare.rs`), the leader's decision (`admit.rs`), the waiting (`formation`).
 //! Spec: docs/protocols/refill.md
 
 mod admit;
 mod mark;
+mod spare;
 
 pub(super) use admit::admit_damaged;
 pub(super) use mark::{Mark, resume};
+pub(super) use spare::forget_when_well;
 
 use super::error::Ended;
 use super::identity;

@@ -324,6 +324,9 @@ async fn two_damaged_brokers_keep_what_they_have() {
     three.own.insert(2, own);
     three.start(&[2]).await;
     three.start(&[3]).await;
+    // It is well: a later start does not refill it for what it was once thought to be.
+    let mark = home(&three, 2).join("damaged.json");
+    until("what was found is forgotten", || async { !mark.exists() }).await;
     is_whole(three, before, acknowledged).await;
 }
 
