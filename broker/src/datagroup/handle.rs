@@ -10,7 +10,7 @@ use crate::partition::command::{Stamped, append_overhead};
 use crate::partition::{HotReader, PartitionCommand, PartitionOutcome, Proposer, ProposerConfig};
 use crate::placement::{Command, Group, PlacementError, ProposeError};
 use bytes::Bytes;
-use tidelog_env::{Clock, Tasks};
+use tidelog_env::{Clock, CrashPoint, Tasks, crash_point};
 use tidelog_model::{LeaderEpoch, LogId, LogIndex, PlacementGroupId, TimestampMs};
 use tidelog_tiering::reader::RemoteReader;
 
@@ -138,6 +138,7 @@ impl DataGroup {
         // The index forgets first: what is in the store may be read from there while the files still exist.
         self.group
             .update_local(|machine| machine.trim_hot(upto.next()));
+        crash_point(CrashPoint::TrimForgotten);
         self.group.purge(upto).await
     }
 }

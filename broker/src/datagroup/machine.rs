@@ -8,6 +8,7 @@ use crate::partition::command::{KINDS_END, MalformedCommand};
 use crate::partition::{PartitionOutcome, Partitions, image};
 use crate::placement::{Command, StateMachine};
 use bytes::Bytes;
+use tidelog_env::{Mutant, mutant};
 use tidelog_model::{ClusterId, LogId, LogIndex, PlacementGroupId};
 
 /// What a command of a data group did.
@@ -94,8 +95,11 @@ impl StateMachine for DataMachine {
 
     fn restore(&mut self, _last: LogId, bytes: &Bytes) -> Result<(), String> {
         let (partitions, coordinator) = image::decode(bytes).map_err(|error| error.to_string())?;
-        self.coordinator =
+        let coordinator =
             ConsumerGroupsState::decode(&coordinator).map_err(|error| error.to_string())?;
+        if !mutant(Mutant::SnapshotKeepsConsumerGroups) {
+            self.coordinator = coordinator;
+        }
         self.partitions = partitions;
         Ok(())
     }

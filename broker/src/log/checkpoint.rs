@@ -5,14 +5,14 @@
 //! Spec: docs/formats/group-log.md, "Checkpoint"
 
 use super::error::LogError;
-use super::files::{FileName, checkpoint_name, parse_name};
+use super::files::{FileName, checkpoint_name, parse_name, sync_names};
 use super::format::Identity;
 use super::recovery::io_error;
 use bytes::Bytes;
 use std::io::{self, ErrorKind, IoSlice};
 use std::path::Path;
-use tidelog_env::Disk;
 use tidelog_env::disk::OpenMode;
+use tidelog_env::{CrashPoint, Disk, Mutant, crash_point, mutant};
 use tidelog_model::LogId;
 
 const MAGIC: &[u8; 8] = b"TIDESNP1";
@@ -69,6 +69,7 @@ pub(super) fn save(
         let _ = disk.remove(&tmp);
     }
     written.map_err(io_error("saving checkpoint", &path))?;
+    crash_point(CrashPoint::CheckpointSaved);
     let saved = list(disk, dir)?;
     for old in saved.iter().rev().skip(KEPT) {
         let path = dir.join(checkpoint_name(*old));
@@ -92,9 +93,14 @@ fn write(
     }
     let file = disk.open(tmp, OpenMode::CreateNew)?;
     file.write_all_at(&[IoSlice::new(header), IoSlice::new(image)], 0)?;
-    file.sync_data()?;
+    crash_point(CrashPoint::CheckpointWritten);
+    if !mutant(Mutant::CheckpointNotSynced) {
+        file.sync_data()?;
+    }
+    crash_point(CrashPoint::CheckpointSynced);
     disk.rename(tmp, path)?;
-    disk.sync_dir(dir)
+    crash_point(CrashPoint::CheckpointRenamed);
+    sync_names(disk, dir)
 }
 
 /// All checkpoints, oldest first.

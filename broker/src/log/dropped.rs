@@ -11,6 +11,7 @@ use super::error::LogError;
 use super::recovery::io_error;
 use std::path::{Path, PathBuf};
 use tidelog_env::disk::{Disk, OpenMode};
+use tidelog_env::{CrashPoint, crash_point};
 
 const DROPPING: &str = "dropping";
 const DROPPED: &str = "dropped";
@@ -54,6 +55,7 @@ pub fn drop_replica(disk: &dyn Disk, dir: &Path) -> Result<(), LogError> {
     if !exists(disk, &dropping)? {
         let made = disk.open(&dropping, OpenMode::CreateNew);
         made.map_err(io_error("creating", &dropping))?;
+        crash_point(CrashPoint::DropMarked);
         sync_parent(disk, &dropping)?;
     }
     finish_drop(disk, dir)
@@ -72,8 +74,10 @@ pub fn finish_drop(disk: &dyn Disk, dir: &Path) -> Result<(), LogError> {
         for entry in disk.list(dir).map_err(io_error("listing", dir))? {
             let path = dir.join(&entry.name);
             disk.remove(&path).map_err(io_error("deleting", &path))?;
+            crash_point(CrashPoint::DropFileGone);
         }
         disk.sync_dir(dir).map_err(io_error("syncing", dir))?;
+        crash_point(CrashPoint::DropFilesGone);
     }
     if exists(disk, &dropped)? {
         disk.remove(&dropped)
@@ -81,6 +85,7 @@ pub fn finish_drop(disk: &dyn Disk, dir: &Path) -> Result<(), LogError> {
     }
     disk.rename(&dropping, &dropped)
         .map_err(io_error("renaming", &dropping))?;
+    crash_point(CrashPoint::DropRenamed);
     sync_parent(disk, &dropped)
 }
 

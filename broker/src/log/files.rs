@@ -1,12 +1,13 @@
 //! Names of a group's files, and an open log file.
 //!
-//! Owns: building and parsing names.
+//! Owns: building and parsing names, making them durable.
 //! Spec: docs/formats/group-log.md
 
 use super::format::Binding;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tidelog_env::DiskFile;
+use tidelog_env::{Disk, DiskFile, Mutant, mutant};
 use tidelog_model::{LogId, LogIndex, Term};
 
 /// An open log file.
@@ -41,6 +42,14 @@ pub(super) fn tmp_name(number: u64) -> String {
 
 pub(super) fn checkpoint_name(id: LogId) -> String {
     format!("{:020}-{}.snap", id.index.get(), id.term.get())
+}
+
+/// Makes the names of a group's directory durable.
+pub(super) fn sync_names(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
+    if mutant(Mutant::DirectoryNotSynced) {
+        return Ok(());
+    }
+    disk.sync_dir(dir)
 }
 
 /// Reads a name; only names that this module builds are ours.

@@ -5,6 +5,7 @@
 //! Spec: docs/formats/group-log.md
 
 use super::types::{EntryKind, Vote};
+use tidelog_env::{Mutant, mutant};
 use tidelog_model::{ClusterId, LogId, LogIndex, PlacementGroupId, RaftNodeId, Term};
 
 /// Length of the file header; frames start here.
@@ -280,8 +281,10 @@ impl Binding {
             bytes: &mut bytes,
             at: 0,
         };
-        put.u64(self.salt);
-        put.u64(self.sequence);
+        if !mutant(Mutant::StaleFramesValid) {
+            put.u64(self.salt);
+            put.u64(self.sequence);
+        }
         put.u64(position);
         crc32c::crc32c(&bytes)
     }

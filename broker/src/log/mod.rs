@@ -46,6 +46,7 @@ use shared::{Shared, signal, tell};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use tidelog_env::{CrashPoint, Mutant, crash_point, mutant};
 use tidelog_model::{LogId, LogIndex};
 use tokio::sync::Notify;
 use writer::WriterState;
@@ -186,7 +187,11 @@ impl GroupLog {
             order.usable()?;
             order.vote(vote, done);
         }
+        crash_point(CrashPoint::VoteQueued);
         self.shared.wake();
+        if mutant(Mutant::VoteNotWaitedFor) {
+            return Ok(());
+        }
         saved.await.map_err(|_| LogError::Closed)?
     }
 
@@ -210,6 +215,7 @@ impl GroupLog {
             order.usable()?;
             order.truncate(last)?;
         }
+        crash_point(CrashPoint::TruncateQueued);
         self.shared.wake();
         Ok(())
     }
@@ -225,6 +231,7 @@ impl GroupLog {
             order.usable()?;
             order.purge(upto);
         }
+        crash_point(CrashPoint::PurgeQueued);
         self.shared.wake();
         Ok(())
     }

@@ -14,7 +14,7 @@ use super::types::{LogEntry, Vote};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tidelog_env::Random;
+use tidelog_env::{Mutant, Random, mutant};
 use tidelog_model::LogId;
 use tidelog_model::Summed;
 
@@ -204,7 +204,9 @@ impl Order {
         self.ledger
             .admits_truncate(last)
             .map_err(LogError::Invalid)?;
-        self.place_record(Record::Truncate(last), None);
+        if !mutant(Mutant::TruncateNotLogged) {
+            self.place_record(Record::Truncate(last), None);
+        }
         self.ledger.truncate(last);
         Ok(())
     }

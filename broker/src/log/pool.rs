@@ -6,7 +6,7 @@
 //! has its full length on disk.
 //! Spec: docs/formats/group-log.md
 
-use super::files::{LogFile, spare_name, tmp_name};
+use super::files::{LogFile, spare_name, sync_names, tmp_name};
 use super::metrics::LogMetrics;
 use super::pace::ZeroingPace;
 use parking_lot::{Condvar, Mutex};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tidelog_env::disk::OpenMode;
-use tidelog_env::{Disk, DiskFile};
+use tidelog_env::{CrashPoint, Disk, DiskFile, crash_point};
 use tokio::time::Instant;
 
 /// Zeros per write.
@@ -265,11 +265,15 @@ impl FilePool {
                 }
             }
             changed = true;
+            crash_point(CrashPoint::PurgeFileGone);
         }
-        if changed && let Err(error) = self.disk.sync_dir(&self.dir) {
+        if changed && let Err(error) = sync_names(self.disk.as_ref(), &self.dir) {
             // The names may come back in a crash: such files are never written again by this process.
             recycled.clear();
             result = Err(error);
+        }
+        if changed {
+            crash_point(CrashPoint::PurgeNamesSynced);
         }
         let mut inner = self.inner.lock();
         self.metrics.files_recycled.add(recycled.len() as u64);
@@ -346,8 +350,10 @@ impl FilePool {
             self.disk.remove(tmp)?;
             return Ok(false);
         }
+        crash_point(CrashPoint::SpareZeroed);
         self.disk.rename(tmp, spare)?;
-        self.disk.sync_dir(&self.dir)?;
+        crash_point(CrashPoint::SpareRenamed);
+        sync_names(self.disk.as_ref(), &self.dir)?;
         Ok(true)
     }
 

@@ -21,7 +21,7 @@ use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
 use tidelog_env::disk::OpenMode;
-use tidelog_env::{Disk, Random};
+use tidelog_env::{CrashPoint, Disk, Mutant, Random, crash_point, mutant};
 
 /// What was found.
 pub(super) struct Recovered {
@@ -264,7 +264,8 @@ impl Recovery<'_> {
         let mut durable = FRAMES_START;
         while let Some(found) = scanner.header_at(end).map_err(read())? {
             durable = durable.max(found.frame.header.durable_upto);
-            if !scanner.body_is_good(&found).map_err(read())? {
+            let good = scanner.body_is_good(&found).map_err(read())?;
+            if !good && !mutant(Mutant::TornBodyAccepted) {
                 break;
             }
             take(ledger, file, &found)?;
@@ -272,7 +273,7 @@ impl Recovery<'_> {
         }
         let beyond = scanner.search(end).map_err(read())?;
         durable = durable.max(beyond.map_or(0, |(durable, _)| durable));
-        if durable > end {
+        if durable > end && !mutant(Mutant::DamageCut) {
             let what =
                 format!("no good frame, but everything up to byte {durable} had been synced");
             return Err(damaged(file, end, what));
@@ -354,7 +355,9 @@ fn state_of(file: &Arc<LogFile>, end: u64) -> FileState {
 
 /// Rules 6 and 7. `stale_end`: where the last header after `end` ends.
 fn settle(file: &LogFile, durable: u64, end: u64, stale_end: Option<u64>) -> io::Result<()> {
-    if let Some(stale_end) = stale_end {
+    if let Some(stale_end) = stale_end
+        && !mutant(Mutant::TornTailKept)
+    {
         let zeros = vec![0; 64 * 1024];
         let clear_end = stale_end.next_multiple_of(WRITE_ALIGN).min(file.file_bytes);
         let mut at = end;
@@ -366,6 +369,10 @@ fn settle(file: &LogFile, durable: u64, end: u64, stale_end: Option<u64>) -> io:
             file.file.write_all_at(&[IoSlice::new(chunk)], at)?;
             at += length;
         }
+        crash_point(CrashPoint::RecoveryCleared);
+    }
+    if mutant(Mutant::RecoveredEndNotSynced) {
+        return Ok(());
     }
     let mut at = durable;
     let mut chunk = Vec::new();
@@ -376,5 +383,7 @@ fn settle(file: &LogFile, durable: u64, end: u64, stale_end: Option<u64>) -> io:
         file.file.write_all_at(&[IoSlice::new(&chunk)], at)?;
         at += length;
     }
-    file.file.sync_data()
+    file.file.sync_data()?;
+    crash_point(CrashPoint::RecoverySettled);
+    Ok(())
 }

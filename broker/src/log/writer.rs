@@ -6,7 +6,7 @@
 //! Spec: docs/formats/group-log.md, "Writing" 2-4 and "Next file"
 
 use super::error::LogFailure;
-use super::files::{LogFile, log_name};
+use super::files::{LogFile, log_name, sync_names};
 use super::format::{self, Binding, FRAMES_START, FileHeader, Record, WRITE_ALIGN};
 use super::metrics::BatchObservation;
 use super::order::{Done, Op, Order, QueuedFrame};
@@ -15,8 +15,8 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use tidelog_env::Disk;
 use tidelog_env::disk::OpenMode;
+use tidelog_env::{CrashPoint, Disk, Mutant, crash_point, mutant};
 use tokio::time::Instant;
 
 /// Dir and body below this are copied beside their header: a slice costs the kernel more than such a copy.
@@ -146,16 +146,20 @@ fn write_batch(shared: &Shared, writer: &mut WriterState, batch: Batch) -> Step 
     if let Err(source) = write_frames(writer, &batch) {
         return fail(shared, "writing failed", source, batch.done);
     }
+    crash_point(CrashPoint::LogWritten);
     let written = Instant::now();
     writer.written = batch.end().unwrap_or(writer.written);
     let mut sync = None;
-    if batch.sync && writer.written > writer.durable {
-        if let Err(source) = writer.active.file.sync_data() {
+    if batch.sync && writer.written > writer.durable && !mutant(Mutant::AckBeforeSync) {
+        if let Err(source) = writer.active.file.sync_data()
+            && !mutant(Mutant::SyncErrorIgnored)
+        {
             return fail(shared, "syncing failed", source, batch.done);
         }
         writer.durable = writer.written;
         sync = Some(written.elapsed());
         shared.metrics.syncs.add(1);
+        crash_point(CrashPoint::LogSynced);
     }
     shared
         .pool
@@ -182,6 +186,9 @@ fn write_batch(shared: &Shared, writer: &mut WriterState, batch: Batch) -> Step 
             .retire_below
             .map(|sequence| order.retire_below(sequence))
     };
+    if freed.is_some() {
+        crash_point(CrashPoint::PurgeSynced);
+    }
     shared.pool.retire(freed.unwrap_or_default());
     for done in batch.done {
         done(Ok(()));
@@ -286,6 +293,7 @@ fn next_file(shared: &Shared, writer: &mut WriterState, header: Box<FileHeader>)
         }
         writer.durable = writer.written;
     }
+    crash_point(CrashPoint::FileOldSynced);
     let spare = match shared.take_spare() {
         Ok(spare) => spare,
         Err(error)
@@ -332,9 +340,13 @@ pub(super) fn start_file(
     let path = dir.join(log_name(header.sequence));
     let file = disk.open(spare, OpenMode::ReadWrite)?;
     file.write_all_at(&[IoSlice::new(&header.encode())], 0)?;
+    crash_point(CrashPoint::FileHeaderWritten);
     file.sync_data()?;
+    crash_point(CrashPoint::FileHeaderSynced);
     disk.rename(spare, &path)?;
-    disk.sync_dir(dir)?;
+    crash_point(CrashPoint::FileRenamed);
+    sync_names(disk, dir)?;
+    crash_point(CrashPoint::FileBegun);
     let binding = Binding {
         salt: header.salt,
         sequence: header.sequence,

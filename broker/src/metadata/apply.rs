@@ -14,6 +14,7 @@ use super::{
 use crate::error::ErrorCode;
 use crate::format::FormatError;
 use std::collections::BTreeMap;
+use tidelog_env::{Mutant, mutant};
 use tidelog_model::{
     ClusterId, NodeId, PlacementGroupId, ProducerId, RaftNodeId, TimestampMs, TopicId,
 };
@@ -437,9 +438,11 @@ impl MetadataImage {
 
     fn allocate(&mut self) -> Result<MetadataOutcome, Refusal> {
         let first = self.next_producer_id;
-        self.next_producer_id = first
-            .checked_add(PRODUCER_ID_BLOCK)
-            .ok_or(Refusal::NoProducerIds)?;
+        let next = first.checked_add(PRODUCER_ID_BLOCK);
+        self.next_producer_id = next.ok_or(Refusal::NoProducerIds)?;
+        if mutant(Mutant::ProducerIdsReused) {
+            self.next_producer_id = first;
+        }
         let block = ProducerIdBlock {
             first: ProducerId::new(first),
             count: PRODUCER_ID_BLOCK,

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::formation::Founding;
 use serde::{Deserialize, Serialize};
-use tidelog_env::Random;
 use tidelog_env::disk::{Disk, OpenMode};
+use tidelog_env::{CrashPoint, Mutant, Random, crash_point, mutant};
 use tidelog_model::{ClusterId, NodeId, RaftNodeId};
 use uuid::Uuid;
 
@@ -243,8 +243,13 @@ pub(super) fn replace(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> 
     }
     let out = disk.open(&path, OpenMode::CreateNew)?;
     out.write_all_at(&[IoSlice::new(bytes)], 0)?;
-    out.sync_data()?;
+    crash_point(CrashPoint::RecordWritten);
+    if !mutant(Mutant::RecordNotSynced) {
+        out.sync_data()?;
+    }
+    crash_point(CrashPoint::RecordSynced);
     disk.rename(&path, &dir.join(name))?;
+    crash_point(CrashPoint::RecordRenamed);
     disk.sync_dir(dir)
 }
 

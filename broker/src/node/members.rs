@@ -11,7 +11,7 @@ use crate::placement::{Group, Member, MembershipStep, ProposeError, Replicas, St
 use crate::router::MetadataClient;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tidelog_env::Tasks;
+use tidelog_env::{CrashPoint, Tasks, crash_point};
 use tidelog_model::{LogIndex, NodeId, PlacementGroupId, RaftNodeId, TimestampMs};
 use tokio::time::Instant;
 
@@ -165,6 +165,7 @@ async fn step<M: StateMachine>(
             let Some(moving) = moving else {
                 return false;
             };
+            crash_point(CrashPoint::MembersSettled);
             let done = MetadataCommand::ReplicasMoved {
                 group: id,
                 id: moving,

@@ -18,7 +18,7 @@ use super::upload::Uploader;
 use crate::datagroup::DataGroup;
 use crate::partition::{CutStage, Frozen, PartitionCommand, PartitionOutcome};
 use parking_lot::Mutex;
-use tidelog_env::{Clock, Random, Tasks};
+use tidelog_env::{Clock, CrashPoint, Mutant, Random, Tasks, crash_point, mutant};
 use tidelog_model::LogIndex;
 use tidelog_tiering::key;
 use tidelog_tiering::store::{StoreError, TierStore};
@@ -209,7 +209,8 @@ impl Driver {
             while let Ok(flush) = requests.try_recv() {
                 self.take(flush);
             }
-            if !leadership.borrow_and_update().is_leader {
+            let leads = leadership.borrow_and_update().is_leader;
+            if !leads && !mutant(Mutant::DeposedLeaderPublishes) {
                 told = ToldToStop::default();
                 for flush in self.waiting.drain(..) {
                     let _gone = flush.done.send(FlushOutcome::NotLeader);
@@ -299,32 +300,46 @@ impl Driver {
             Step::Cut => {
                 self.cut_due_at = Instant::now() + self.config.cut_interval;
                 self.commit(PartitionCommand::Cut).await?;
+                crash_point(CrashPoint::CutCommitted);
                 self.written_at_cut = self.group.group().log().metrics().bytes.get();
             }
-            Step::Upload(frozen) => self.upload(&frozen).await?,
-            Step::Publish(frozen) => {
-                self.check_store().await?;
-                let published = self
-                    .group
-                    .group()
-                    .read(|machine| machine.partitions().published_sequence());
-                let cluster = self.store.cluster();
-                let sequence =
-                    publish::publish(&self.store, cluster, self.group.id(), published, &frozen)
-                        .await?;
-                // Again: a put that was tried for long may have ended in another store than it began.
-                self.check_store().await?;
-                self.commit(PartitionCommand::Published {
-                    cut: frozen.at.index,
-                    sequence,
-                })
-                .await?;
-                self.progress.cuts_published.fetch_add(1, Ordering::Relaxed);
+            Step::Upload(frozen) => {
+                if mutant(Mutant::TrimBeforeUpload) {
+                    self.group.purge(frozen.at.index).await?;
+                }
+                self.upload(&frozen).await?;
             }
+            Step::Publish(frozen) => self.publish(&frozen).await?,
             Step::Trim(frozen) => self.trim(&frozen).await?,
         }
         *self.progress.last_error.lock() = None;
         Ok(true)
+    }
+
+    /// Puts the manifest of an uploaded cut, and says so through Raft.
+    async fn publish(&mut self, frozen: &Frozen) -> Result<(), OffloadError> {
+        if mutant(Mutant::PurgeBeforePublish) {
+            self.trim(frozen).await?;
+        }
+        self.check_store().await?;
+        let published = self
+            .group
+            .group()
+            .read(|machine| machine.partitions().published_sequence());
+        let cluster = self.store.cluster();
+        let sequence =
+            publish::publish(&self.store, cluster, self.group.id(), published, frozen).await?;
+        crash_point(CrashPoint::PublishPut);
+        // Again: a put that was tried for long may have ended in another store than it began.
+        self.check_store().await?;
+        self.commit(PartitionCommand::Published {
+            cut: frozen.at.index,
+            sequence,
+        })
+        .await?;
+        crash_point(CrashPoint::PublishCommitted);
+        self.progress.cuts_published.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     async fn upload(&self, frozen: &Frozen) -> Result<(), OffloadError> {
@@ -338,6 +353,7 @@ impl Driver {
         };
         self.check_store().await?;
         let segments = uploader.upload(frozen).await?;
+        crash_point(CrashPoint::UploadAllPut);
         // Again: what went to another store in the meantime must not be named.
         self.check_store().await?;
         for segments in parts(segments, self.group.group().entry_bytes_max()) {
@@ -348,6 +364,7 @@ impl Driver {
                 segments,
             })
             .await?;
+            crash_point(CrashPoint::UploadCommitted);
             self.progress
                 .segments_uploaded
                 .fetch_add(count, Ordering::Relaxed);
@@ -382,6 +399,7 @@ impl Driver {
     async fn trim(&mut self, frozen: &Frozen) -> Result<(), OffloadError> {
         let wanted = self.trim_wanted();
         self.group.group().snapshot_and_persist().await?;
+        crash_point(CrashPoint::TrimSaved);
         let upto = if wanted {
             Some(frozen.at.index)
         } else {

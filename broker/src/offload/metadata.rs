@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::error::OffloadError;
 use crate::metadata::MetadataMachine;
 use crate::placement::{Group, StateMachine};
-use tidelog_env::Tasks;
+use tidelog_env::{CrashPoint, Tasks, crash_point};
 use tidelog_model::LogIndex;
 use tidelog_tiering::key;
 use tidelog_tiering::store::TierStore;
@@ -88,6 +88,7 @@ impl Keeper {
         self.store
             .put_if_absent(&key::metadata(id.index.get()), bytes)
             .await?;
+        crash_point(CrashPoint::MetadataPublished);
         self.published = Some(id.index);
         Ok(())
     }

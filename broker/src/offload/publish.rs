@@ -5,6 +5,7 @@
 
 use super::error::OffloadError;
 use crate::partition::{Frozen, image};
+use tidelog_env::{Mutant, mutant};
 use tidelog_model::{ClusterId, PlacementGroupId};
 use tidelog_tiering::store::{PutOutcome, TierStore};
 use tidelog_tiering::{key, manifest};
@@ -25,6 +26,11 @@ pub(super) async fn publish(
     frozen: &Frozen,
 ) -> Result<u64, OffloadError> {
     let bytes = manifest::encode(&image::manifest_of(cluster, group, frozen));
+    if mutant(Mutant::ManifestSequenceReused) {
+        let key = key::snapshot(group, published.max(1));
+        store.put_object(&key, vec![bytes]).await?;
+        return Ok(published.max(1));
+    }
     let mut sequence = published + 1;
     loop {
         let key = key::snapshot(group, sequence);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::error::OffloadError;
 use crate::datagroup::DataGroup;
-use crate::partition::{Frozen, IndexEntry, PartitionState};
-use tidelog_env::{Clock, Random};
+use crate::partition::{Frozen, IndexEntry, PartitionState, records_left};
+use tidelog_env::{Clock, CrashPoint, Mutant, Random, crash_point, mutant};
 use tidelog_model::{LogId, Offset, PartitionId};
 use tidelog_tiering::format::ObjectBuilder;
 use tidelog_tiering::key;
@@ -111,8 +111,9 @@ impl Uploader<'_> {
         segments: &mut Vec<(PartitionId, SegmentEntry)>,
     ) -> Result<(), OffloadError> {
         let mut from = frozen.tiered_until;
+        let end = frozen.next_offset.plus(-records_left());
         let mut segment_open = false;
-        while from < frozen.next_offset {
+        while from < end {
             let hole = OffloadError::Hole {
                 partition: frozen.id,
                 from,
@@ -153,11 +154,15 @@ impl Uploader<'_> {
 
     fn open(&self, cut: LogId) -> Open {
         let term = self.group.group().leadership().borrow().term.max(cut.term);
-        let id = ObjectId {
+        let mut id = ObjectId {
             group: self.group.id(),
             term,
             id: self.random.uuid_at(self.clock.now_ms()),
         };
+        if mutant(Mutant::ObjectNameReused) {
+            id.term = cut.term;
+            id.id = uuid::Uuid::from_u128(u128::from(cut.index.get()));
+        }
         Open {
             builder: ObjectBuilder::new(id),
             id,
@@ -181,6 +186,7 @@ impl Uploader<'_> {
         self.store
             .put_object(&key::data(&open.id), built.chunks)
             .await?;
+        crash_point(CrashPoint::UploadObjectPut);
         segments.extend(built.segments);
         if let Some(rate) = self.bytes_per_second
             && self.flushes.load(Ordering::Relaxed) == 0

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::command::{BatchDescriptor, MalformedCommand, PartitionCommand, Stamped};
 use super::state::{AppendError, AppendOutcome, PartitionState};
 use bytes::Bytes;
+use tidelog_env::{Mutant, mutant};
 use tidelog_model::{LogId, LogIndex, Offset, PartitionId, TimestampMs, TopicId};
 use tidelog_tiering::manifest::SegmentEntry;
 
@@ -31,8 +32,14 @@ impl Frozen {
     pub fn is_tiered(&self) -> bool {
         self.partitions
             .values()
-            .all(|state| state.tiered_until == state.next_offset)
+            .all(|state| state.tiered_until >= state.next_offset.plus(-records_left()))
     }
+}
+
+/// Records of a partition that an upload leaves out: none, but in a mutant.
+#[must_use]
+pub fn records_left() -> i64 {
+    i64::from(mutant(Mutant::LastRecordNotUploaded))
 }
 
 /// How far the newest cut has come. Each step is a committed entry; a crash resumes at the next one.
@@ -183,6 +190,7 @@ impl Partitions {
         self.partitions
             .retain(|partition, _| partition.topic != topic);
         if let CutStage::Cut(frozen) = &self.stage
+            && !mutant(Mutant::DeletedTopicStaysInCut)
             && frozen
                 .partitions
                 .keys()
@@ -202,6 +210,9 @@ impl Partitions {
         }
         for state in self.partitions.values_mut() {
             state.producers.expire(stamp);
+            if mutant(Mutant::ApplyReadsLocal) && state.hot.start().is_none() {
+                state.producers = super::producers::Producers::default();
+            }
         }
         let partitions = self
             .partitions

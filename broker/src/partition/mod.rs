@@ -17,7 +17,7 @@ pub mod state;
 pub use command::{BatchDescriptor, PartitionCommand};
 pub use hot_reader::{HotReader, ServedBatch};
 pub use index::{IndexEntry, LogExtent};
-pub use machine::{CutStage, Frozen, PartitionOutcome, Partitions};
+pub use machine::{CutStage, Frozen, PartitionOutcome, Partitions, records_left};
 pub use proposer::{AppendBatch, AppendFailure, PendingAppend, Proposer, ProposerConfig};
 pub use state::{AppendError, AppendOutcome, Appended, PartitionState};
 

@@ -4,6 +4,7 @@
 //! Not here: producer id allocation (`metadata`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use tidelog_env::{Mutant, mutant};
 use tidelog_model::{Offset, ProducerEpoch, ProducerId, Sequence, TimestampMs};
 use tidelog_tiering::manifest::{ProducerBatch, ProducerEntry};
 
@@ -61,9 +62,18 @@ impl Producers {
                 SequenceCheck::OutOfOrder
             };
         }
+        let forgotten = match known.batches.len() {
+            count if mutant(Mutant::DuplicateOnlyNewest) => count.saturating_sub(1),
+            _ => 0,
+        };
+        let newest = known.batches.last().map(|newest| newest.last_sequence);
+        if mutant(Mutant::RetryAppended) && newest >= Some(first) {
+            return SequenceCheck::Next;
+        }
         if let Some(seen) = known
             .batches
             .iter()
+            .skip(forgotten)
             .find(|b| b.base_sequence == first && b.last_sequence == last)
         {
             return SequenceCheck::Duplicate(*seen);
@@ -93,7 +103,9 @@ impl Producers {
         });
         if epoch > entry.epoch {
             entry.epoch = epoch;
-            entry.batches.clear();
+            if !mutant(Mutant::EpochBumpKeepsBatches) {
+                entry.batches.clear();
+            }
         }
         if entry.batches.len() == ProducerEntry::BATCHES_MAX {
             entry.batches.remove(0);

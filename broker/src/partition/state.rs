@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::command::BatchDescriptor;
 use super::index::{HotIndex, IndexEntry, LogExtent};
 use super::producers::{Producers, SequenceCheck};
+use tidelog_env::{Mutant, mutant};
 use tidelog_model::{LeaderEpoch, LogId, Offset, PartitionId, ProducerId, Sequence, TimestampMs};
 use tidelog_tiering::manifest::{EpochStart, PartitionManifest, ProducerBatch, SegmentEntry};
 
@@ -113,7 +114,11 @@ impl PartitionState {
             next_offset: self.next_offset,
             epochs: self.epochs.clone(),
             segments: self.segments.as_ref().clone(),
-            producers: self.producers.to_entries(),
+            producers: if mutant(Mutant::ProducersNotInSnapshot) {
+                Vec::new()
+            } else {
+                self.producers.to_entries()
+            },
         }
     }
 
@@ -182,7 +187,10 @@ impl PartitionState {
         } else {
             TimestampMs::new(-1)
         };
-        let epoch = LeaderEpoch::of_term(id.term);
+        let mut epoch = LeaderEpoch::of_term(id.term);
+        if mutant(Mutant::LeaderEpochNotBumped) {
+            epoch = self.epochs.last().map_or(epoch, |first| first.epoch);
+        }
         if self.epochs.last().is_none_or(|last| last.epoch < epoch) {
             self.epochs.push(EpochStart {
                 epoch,

@@ -9,6 +9,7 @@ use super::peers::{AppendReply, PeerError};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tidelog_env::{Mutant, mutant};
 use tidelog_model::{LogId, PlacementGroupId, RaftNodeId, Term};
 
 /// All other replicas of one group. Small: an entry per replica that this one has ever sent something to.
@@ -201,6 +202,7 @@ impl Track {
 /// Whether a replica that refuses what follows `previous` lacks what it had `acknowledged` before it was asked.
 pub(super) fn lost(previous: Option<LogId>, acknowledged: Option<LogId>) -> bool {
     match (previous, acknowledged) {
+        _ if mutant(Mutant::RevertedNotDetected) => false,
         (Some(previous), Some(acknowledged)) => previous.index <= acknowledged.index,
         _ => false,
     }

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use tidelog_env::Tasks;
+use tidelog_env::{CrashPoint, Tasks, crash_point};
 use tidelog_model::{LogId, LogIndex, NodeId, PlacementGroupId, RaftNodeId, Term};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -406,7 +406,10 @@ impl Core {
                 .collect();
             match self.raft.initialize(members).await {
                 // openraft campaigns by itself once the entry is there.
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    crash_point(CrashPoint::GroupSetUp);
+                    return Ok(());
+                }
                 // Not allowed: it was set up before.
                 Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
                 Err(error) => return Err(stopped(&error)),
@@ -456,6 +459,7 @@ impl Core {
                 return Err(stopped());
             }
         }
+        crash_point(CrashPoint::SnapshotNoted);
         Ok(last)
     }
 

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tidelog_env::Tasks;
+use tidelog_env::{Mutant, Tasks, mutant};
 use tidelog_model::{LogId, LogIndex, NodeId, PlacementGroupId, RaftNodeId, Term};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -135,7 +135,7 @@ impl Observer {
         if !known.is_leader {
             return None;
         }
-        if self.shared.only_voter.load(Ordering::Relaxed) {
+        if self.shared.only_voter.load(Ordering::Relaxed) || mutant(Mutant::LeaseIgnored) {
             return Some(known.term);
         }
         let acked = self.data.borrow_watched().last_quorum_acked;
@@ -181,8 +181,9 @@ impl Observer {
     pub(super) fn following_term(&self, applied: LogIndex) -> Option<Term> {
         let known = self.now();
         let (term, lease) = (known.term, self.times.lease);
-        let follows =
-            !known.is_leader && known.leader.is_some() && self.heard.keeps_up(term, lease, applied);
+        let close =
+            self.heard.keeps_up(term, lease, applied) || mutant(Mutant::FollowerServesUnheard);
+        let follows = !known.is_leader && known.leader.is_some() && close;
         follows.then_some(term)
     }
 
@@ -282,7 +283,8 @@ fn all_without(
 ) -> bool {
     let of = |node: &u64| matched.get(node).copied().flatten();
     let upto = Some(applied).max(of(&gone));
-    quorum_without(sets, gone, |node| of(node) >= upto && counts(node))
+    let has = |node: &u64| of(node) >= upto || mutant(Mutant::RefillCountsStale);
+    quorum_without(sets, gone, |node| has(node) && counts(node))
 }
 
 /// Whether so many voters of each set have it that the set has a quorum of them without `gone`.
@@ -346,7 +348,7 @@ impl Watcher {
             .current_leader
             .and_then(|id| membership.get_node(&id))
             .map(|member| member.broker);
-        let is_leader = leads && granted && passed_barrier;
+        let is_leader = leads && granted && (passed_barrier || mutant(Mutant::BarrierSkipped));
         (
             Leadership {
                 leader,

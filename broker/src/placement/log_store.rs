@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, Range, RangeBounds};
+use tidelog_env::{CrashPoint, crash_point};
 use tidelog_model::LogIndex;
 
 /// Bytes of one replication message (design.md section 4).
@@ -229,7 +230,9 @@ impl RaftLogStorage<Types> for LogStore {
         self.log
             .save_vote(vote_from_raft(vote))
             .await
-            .map_err(|error| error.to_io())
+            .map_err(|error| error.to_io())?;
+        crash_point(CrashPoint::VoteSaved);
+        Ok(())
     }
 
     async fn save_committed(&mut self, committed: Option<RaftLogId>) -> Result<(), io::Error> {

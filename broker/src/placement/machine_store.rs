@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use tidelog_env::{CrashPoint, Mutant, crash_point, mutant};
 use tidelog_model::LogId;
 use tokio::sync::watch;
 
@@ -160,10 +161,12 @@ impl MachineStore {
         };
         let bytes =
             encode_image(&image).map_err(|error| SnapshotError::Write(error.to_string()))?;
+        crash_point(CrashPoint::SnapshotMade);
         self.log
             .save_checkpoint(last, bytes)
             .await
             .map_err(|error| SnapshotError::Write(error.to_string()))?;
+        crash_point(CrashPoint::SnapshotSaved);
         self.inner.state.lock().take_checkpoint(image);
         self.inner.on_disk.send_replace(Some(last));
         Ok(last)
@@ -237,6 +240,7 @@ impl RaftStateMachine<Types> for MachineStore {
     {
         while let Some((entry, responder)) = entries.try_next().await? {
             let outcome = self.apply_one(entry)?;
+            crash_point(CrashPoint::ApplyDone);
             if let Some(responder) = responder {
                 responder.send(outcome);
             }
@@ -278,17 +282,22 @@ impl RaftStateMachine<Types> for MachineStore {
         let on_disk = self.inner.state.lock().checkpoint.as_ref() == Some(&image);
         // The machine first: an image that it refuses must not become what the next start begins with.
         self.machine.restore(last, &image.state).map_err(invalid)?;
-        if !on_disk {
+        if !on_disk && !mutant(Mutant::InstalledSnapshotNotSaved) {
+            crash_point(CrashPoint::InstallRestored);
             let bytes = encode_image(&image).map_err(invalid)?;
             self.log
                 .save_checkpoint(last, bytes)
                 .await
                 .map_err(|error| error.to_io())?;
+            crash_point(CrashPoint::InstallSaved);
             tracing::info!(%last, "a snapshot of a peer is installed");
         }
         {
             let mut state = self.inner.state.lock();
             state.memberships = vec![image.membership.clone()];
+            if mutant(Mutant::SnapshotDropsMembers) && !on_disk {
+                state.memberships.clear();
+            }
             state.take_checkpoint(image);
         }
         self.inner.on_disk.send_replace(Some(last));

@@ -15,6 +15,7 @@ use openraft::{ChangeMembers, ServerState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::time::Duration;
+use tidelog_env::{CrashPoint, crash_point};
 use tidelog_model::{LogIndex, RaftNodeId};
 use tokio::time::timeout;
 
@@ -132,9 +133,11 @@ impl<M: StateMachine> Group<M> {
                 unreached.push(*id);
                 continue;
             }
+            crash_point(CrashPoint::MembersSeeded);
             self.core.observer.forget(*id);
             let adding = self.core.raft.add_learner(id.get(), member.clone(), false);
             within(adding).await?;
+            crash_point(CrashPoint::MembersLearnerAdded);
             return Ok(MembershipStep::Changed);
         }
         if let Some(stepped) = self.step_voters(wanted, &now).await? {
@@ -218,6 +221,7 @@ impl<M: StateMachine> Group<M> {
         let retain = now.voters.iter().any(|id| wanted.learners.contains_key(id));
         let ids: BTreeSet<u64> = voters.iter().map(|id| id.get()).collect();
         within(self.core.raft.change_membership(ids, retain)).await?;
+        crash_point(CrashPoint::MembersVotersChanged);
         Ok(Some(MembershipStep::Changed))
     }
 

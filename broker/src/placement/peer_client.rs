@@ -26,6 +26,7 @@ use openraft::raft::{
     VoteRequest as RaftVoteRequest, VoteResponse,
 };
 use std::sync::Arc;
+use tidelog_env::{Mutant, mutant};
 use tidelog_model::{RaftNodeId, Term};
 
 /// Appends in flight per follower. On a LAN with a sync per append, deep pipelines lose throughput; two to four keep both
@@ -127,9 +128,16 @@ struct Sent {
 }
 
 impl Sent {
-    fn answered(&self, track: &Track, reply: AppendReply) -> Result<AppendReply, PeerError> {
+    fn answered(
+        &self,
+        track: &Track,
+        reply: Result<AppendReply, PeerError>,
+    ) -> Result<AppendReply, PeerError> {
+        if mutant(Mutant::LostReplyAcknowledges) && matches!(reply, Err(PeerError::Failed(_))) {
+            return Ok(AppendReply::Matched);
+        }
         let between = (self.previous.map(from_raft), self.last.map(from_raft));
-        track.answered(self.term, self.before, between, reply)
+        track.answered(self.term, self.before, between, reply?)
     }
 }
 
@@ -175,7 +183,10 @@ fn vote_request(rpc: &RaftVoteRequest<Types>) -> VoteRequest {
     }
 }
 
-fn vote_response(reply: &VoteReply) -> VoteResponse<Types> {
+fn vote_response(asked: &RaftVote, reply: &VoteReply) -> VoteResponse<Types> {
+    if mutant(Mutant::RefusalCountsAsVote) {
+        return VoteResponse::new(*asked, reply.last.map(to_raft), true);
+    }
     VoteResponse::new(
         vote_to_raft(reply.vote),
         reply.last.map(to_raft),
@@ -208,8 +219,7 @@ impl RaftNetworkV2<Types> for PeerClient {
     ) -> Result<AppendEntriesResponse<Types>, RpcError> {
         let (request, sent) = append_request(request, &self.track).map_err(rpc)?;
         let reply = self.lane.append(request, option.soft_ttl()).await;
-        reply
-            .and_then(|reply| sent.answered(&self.track, reply))
+        sent.answered(&self.track, reply)
             .map(append_response)
             .map_err(rpc)
     }
@@ -230,8 +240,7 @@ impl RaftNetworkV2<Types> for PeerClient {
                 let reply = self.lane.append(request, deadline);
                 let track = Arc::clone(&self.track);
                 let result = async move {
-                    let reply = reply.await.and_then(|reply| sent.answered(&track, reply));
-                    match reply {
+                    match sent.answered(&track, reply.await) {
                         Ok(reply) => streamed(reply, sent.previous, sent.last),
                         Err(error) => (Err(rpc(error)), true),
                     }
@@ -259,7 +268,7 @@ impl RaftNetworkV2<Types> for PeerClient {
             .vote(vote_request(&request), option.soft_ttl())
             .await
             .map_err(rpc)?;
-        Ok(vote_response(&reply))
+        Ok(vote_response(&request.vote, &reply))
     }
 
     async fn pre_vote(
@@ -272,7 +281,7 @@ impl RaftNetworkV2<Types> for PeerClient {
             .pre_vote(vote_request(&request), option.soft_ttl())
             .await
             .map_err(rpc)?;
-        Ok(vote_response(&reply))
+        Ok(vote_response(&request.vote, &reply))
     }
 
     async fn full_snapshot(

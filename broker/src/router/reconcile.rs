@@ -12,7 +12,7 @@ use crate::partition::PartitionCommand;
 use crate::placement::ProposeError;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use tidelog_env::Tasks;
+use tidelog_env::{Mutant, Tasks, mutant};
 use tidelog_model::{PartitionId, TopicId};
 use tokio::sync::watch;
 
@@ -103,7 +103,9 @@ impl Router {
         if held.is_empty() {
             return Ok(());
         }
-        self.metadata_barrier().await?;
+        if !mutant(Mutant::ReconcileWithoutBarrier) {
+            self.metadata_barrier().await?;
+        }
         for (group, held) in held {
             self.reconcile_group(&group, held).await?;
         }

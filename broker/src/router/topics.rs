@@ -15,6 +15,7 @@ use crate::metadata::{
 };
 use crate::partition::PartitionCommand;
 use crate::placement::ProposeError;
+use tidelog_env::{CrashPoint, Mutant, crash_point, mutant};
 use tidelog_model::{NodeId, PartitionId, PartitionIndex, PlacementGroupId, TopicId};
 use tokio::time::{Instant, timeout};
 
@@ -85,6 +86,15 @@ pub enum TopicError {
     Propose(#[from] ProposeError),
 }
 
+/// The same id for the same name, for a mutant.
+fn id_from(name: &str) -> TopicId {
+    let mut bytes = [1; 16];
+    for (to, from) in bytes.iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    TopicId::new(uuid::Uuid::from_bytes(bytes))
+}
+
 fn no_such(image: &MetadataImage, wanted: &[NodeId]) -> TopicError {
     let ids = |nodes: &[NodeId]| nodes.iter().map(|node| node.get()).collect::<Vec<i32>>();
     let groups = image.groups().iter();
@@ -123,7 +133,10 @@ impl Router {
         topic: NewTopic,
         deadline: Instant,
     ) -> Result<TopicId, TopicError> {
-        let id = TopicId::new(self.inner.metadata.random.uuid());
+        let mut id = TopicId::new(self.inner.metadata.random.uuid());
+        if mutant(Mutant::TopicIdFromName) {
+            id = id_from(&topic.name);
+        }
         let mut tries = 0;
         let (partitions, outcome) = loop {
             let partitions = self.place(&topic, deadline).await?;
@@ -154,6 +167,7 @@ impl Router {
                 .into());
             }
         }
+        crash_point(CrashPoint::TopicCreated);
         let effect = async {
             self.create_partitions(id, &topic.name, &partitions).await?;
             self.wait_created(id, &partitions).await
@@ -234,6 +248,7 @@ impl Router {
         let command = MetadataCommand::DeleteTopic { id };
         match self.inner.metadata.propose_by(&command, deadline).await? {
             MetadataOutcome::TopicDeleted(topic) => {
+                crash_point(CrashPoint::TopicDeleted);
                 let groups: std::collections::BTreeSet<PlacementGroupId> =
                     topic.partitions.into_iter().collect();
                 // Groups that others lead drop it when those brokers see the change.

@@ -63,8 +63,10 @@ const CRATES: &[(&str, &[&str])] = &[
         &[
             "tidelog",
             "tidelog-check",
+            "tidelog-client",
             "tidelog-cluster",
             "tidelog-env",
+            "tidelog-model",
             "tidelog-world",
         ],
     ),

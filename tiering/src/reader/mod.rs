@@ -24,7 +24,7 @@ use load::{Loader, Span};
 use plan::SegmentKey;
 use std::sync::Arc;
 use streams::Streams;
-use tidelog_env::Tasks;
+use tidelog_env::{Mutant, Tasks, mutant};
 use tidelog_model::Offset;
 use tidelog_model::batch::{HEADER_BYTES, RecordBatch};
 
@@ -91,6 +91,10 @@ impl RemoteReader {
             first_batch_always,
         };
         let mut at = from;
+        let more = |first: &SegmentEntry| from < first.last_offset;
+        if mutant(Mutant::RemoteRangeOffByOne) && segments.first().is_some_and(more) {
+            at = from.plus(1);
+        }
         for (number, segment) in segments.iter().enumerate() {
             let rest = segments.get(number + 1..).unwrap_or_default();
             match self
@@ -99,6 +103,9 @@ impl RemoteReader {
             {
                 Ok(true) if !answer.is_full() => at = segment.last_offset.plus(1),
                 Ok(_) => break,
+                Err(_) if mutant(Mutant::UnreadableSegmentSkipped) => {
+                    at = segment.last_offset.plus(1);
+                }
                 Err(error) if answer.batches.is_empty() => return Err(error),
                 Err(_) => break,
             }

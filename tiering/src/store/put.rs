@@ -12,6 +12,7 @@ use crate::key::ObjectKey;
 use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{ObjectStore, PutMode, PutOptions, PutPayload};
+use tidelog_env::{Mutant, mutant};
 
 /// What became of a put-if-absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,9 @@ impl TierStore {
                 self.put_whole(&path, payload.clone(), PutMode::Overwrite, length)
                     .await
             };
+            if mutant(Mutant::UploadNotVerified) && put.is_err() {
+                return Ok(());
+            }
             // Also after a failure: the reply may be all that was lost.
             let kept = self.head_once(&path).await;
             let failure = match (put, kept) {
@@ -85,9 +89,14 @@ impl TierStore {
         let length = wide(bytes.len());
         let mut tries = Tries::new(self);
         let mut unclear = false;
+        let mode = if mutant(Mutant::PutIfAbsentOverwrites) {
+            PutMode::Overwrite
+        } else {
+            PutMode::Create
+        };
         loop {
             let failure = match self
-                .put_whole(&path, bytes.clone().into(), PutMode::Create, length)
+                .put_whole(&path, bytes.clone().into(), mode.clone(), length)
                 .await
             {
                 Ok(()) => return Ok(PutOutcome::Created),
@@ -100,6 +109,9 @@ impl TierStore {
             // "Exists" too: an earlier try, or one that the store's client made by itself, may have been ours.
             let failure = match self.holds(&path, &bytes).await {
                 Ok(Some(true)) => return Ok(PutOutcome::Created),
+                Ok(Some(false)) if mutant(Mutant::ExistsTakenAsOwn) => {
+                    return Ok(PutOutcome::Created);
+                }
                 Ok(Some(false)) => return Ok(PutOutcome::Exists),
                 Ok(None) => failure,
                 Err(unread) => unread,

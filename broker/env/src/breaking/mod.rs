@@ -85,7 +85,7 @@ macro_rules! named {
             /// What it means.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
-                match self { $(Self::$variant => concat!($($doc),+),)+ }
+                match self { $(Self::$variant => concat!($($doc),+).trim_ascii(),)+ }
             }
         }
 
@@ -107,3 +107,89 @@ macro_rules! named {
     };
 }
 use named;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Words of small letters and digits, with `-` between them.
+    fn is_kebab(text: &str) -> bool {
+        let is_word = |word: &str| {
+            let mut letters = word.chars();
+            !word.is_empty() && letters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
+        };
+        text.split('-').all(is_word)
+    }
+
+    /// Proves that names are unique, of their form, and read back, and that each point says what it lies between.
+    #[test]
+    fn crash_points_are_named() {
+        let names: BTreeSet<&str> = CrashPoint::ALL.iter().map(|one| one.name()).collect();
+        assert_eq!(names.len(), CrashPoint::ALL.len());
+        for one in CrashPoint::ALL {
+            let parts = one.name().split_once('.');
+            assert!(
+                parts.is_some_and(|(area, step)| is_kebab(area) && is_kebab(step)),
+                "{one}: area.step"
+            );
+            assert_eq!(one.name().parse(), Ok(*one));
+            assert!(one.meaning().ends_with('.'), "{one}");
+        }
+        assert!("log".parse::<CrashPoint>().is_err());
+    }
+
+    /// Proves the same of mutants, and that each says what it breaks and where such a fault was seen.
+    #[test]
+    fn mutants_are_named() {
+        let names: BTreeSet<&str> = Mutant::ALL.iter().map(|one| one.name()).collect();
+        assert_eq!(names.len(), Mutant::ALL.len());
+        for one in Mutant::ALL {
+            assert!(is_kebab(one.name()), "{one}");
+            assert_eq!(one.name().parse(), Ok(*one));
+            let mut sentences = one.meaning().splitn(3, ". ");
+            let fault = sentences.next().is_some_and(|text| !text.is_empty());
+            let invariant = |text: &str| {
+                let number = text.trim().strip_prefix('I').and_then(|n| n.parse().ok());
+                number.is_some_and(|number: u8| (1..=16).contains(&number))
+            };
+            let breaks = sentences
+                .next()
+                .is_some_and(|all| all.split(',').all(invariant));
+            let seen = sentences.next().is_some_and(|text| text.ends_with('.'));
+            assert!(fault && breaks && seen, "{one}: {}", one.meaning());
+        }
+        assert!(Mutant::ALL.len() >= 32);
+    }
+
+    /// Proves that a mutant is on alone and for its thread, and that who waits for crash points hears of each.
+    #[cfg(feature = "breaking")]
+    #[test]
+    fn they_are_switched_per_thread() {
+        use std::cell::RefCell;
+        use std::rc::Rc;
+        let (first, second) = (Mutant::AckBeforeSync, Mutant::LeaseIgnored);
+        assert!(!mutant(first));
+        set_mutant(Some(first));
+        assert!(mutant(first) && !mutant(second));
+        let elsewhere = std::thread::spawn(move || mutant(first)).join();
+        assert!(matches!(elsewhere, Ok(false)));
+        set_mutant(None);
+        assert!(!mutant(first));
+
+        let passed = Rc::new(RefCell::new(Vec::new()));
+        let noted = Rc::clone(&passed);
+        crash_point(CrashPoint::LogWritten);
+        on_crash_point(move |point| {
+            // Told of while it is told of one: not again.
+            crash_point(CrashPoint::LogSynced);
+            noted.borrow_mut().push(point);
+        });
+        crash_point(CrashPoint::LogWritten);
+        crash_point(CrashPoint::VoteSaved);
+        assert_eq!(
+            *passed.borrow(),
+            [CrashPoint::LogWritten, CrashPoint::VoteSaved]
+        );
+    }
+}

@@ -9,6 +9,7 @@ use super::{CommittedOffset, ConsumerGroupsState, StoredConsumerGroup};
 use crate::coordinator::limits::{GROUP_OFFSETS_MAX, GROUPS_MAX, OFFSET_METADATA_BYTES_MAX};
 use crate::coordinator::{ConsumerGroupError, ConsumerGroupName, InstanceId, MemberId};
 use std::collections::BTreeSet;
+use tidelog_env::{Mutant, mutant};
 use tidelog_model::{PartitionId, TimestampMs, TopicId};
 
 impl ConsumerGroupsState {
@@ -154,6 +155,7 @@ impl ConsumerGroupsState {
             None if stored.generation <= 0 => return Err(ConsumerGroupError::IllegalGeneration),
             None if stored.members.is_empty() => return Ok(()),
             None if full => return Err(ConsumerGroupError::Overloaded),
+            Some(_) if mutant(Mutant::OffsetsLostOnGeneration) => {}
             Some(group) => stored.offsets = std::mem::take(&mut group.offsets),
             None => {}
         }
@@ -278,6 +280,9 @@ impl StoredConsumerGroup {
     /// # Errors
     /// Kafka's reason; the consumer then joins again.
     pub fn check_committer(&self, committer: &Committer) -> Result<(), ConsumerGroupError> {
+        if mutant(Mutant::GenerationNotChecked) {
+            return Ok(());
+        }
         let Committer::Member {
             generation,
             member,

@@ -34,6 +34,7 @@ use prometheus_client::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tidelog_env::{CrashPoint, crash_point};
 use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId};
 use tokio::time::{Instant, timeout};
 
@@ -398,6 +399,7 @@ impl Asker<'_> {
                     directory,
                 )?;
                 // Durable before it is told to anybody.
+                crash_point(CrashPoint::FormationStored);
                 self.formation.told.lock().record = Some(record.clone());
                 tracing::info!(cluster = %record.cluster(), "this broker is a member of the cluster");
                 return Ok(record);

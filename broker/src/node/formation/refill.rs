@@ -11,6 +11,7 @@ use super::decide::{MembersNow, Told};
 use super::{Asker, Founding, ROUND_PAUSE};
 use crate::observe::printable;
 use std::collections::BTreeMap;
+use tidelog_env::{CrashPoint, crash_point};
 use tidelog_model::RaftNodeId;
 use tokio::time::Instant;
 
@@ -113,6 +114,7 @@ impl Asker<'_> {
             }
             tokio::time::sleep(self.world.random.jitter(ROUND_PAUSE)).await;
         }
+        crash_point(CrashPoint::RefillLearned);
         let record = directory.founding.clone();
         let record = record.ok_or_else(|| StartError::Metadata("no cluster".to_owned()))?;
         let disk = self.world.disk.as_ref();

@@ -21,7 +21,7 @@ use crate::router::{CommitBounds, GroupLogOf, MetadataClient, Router};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tidelog_env::Tasks;
+use tidelog_env::{CrashPoint, Tasks, crash_point};
 use tidelog_model::PlacementGroupId;
 use tokio::sync::Mutex;
 
@@ -202,6 +202,7 @@ impl Host {
         let dropped = tidelog_env::blocking(move || {
             // First: files that are gone and noted are damage; files that are there and not noted are dropped again.
             noted.remove(id)?;
+            crash_point(CrashPoint::DropForgotten);
             drop_replica(disk.as_ref(), &dir)
         });
         let dropped = dropped.await;

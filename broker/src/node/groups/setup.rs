@@ -14,6 +14,7 @@ use crate::metadata::{
 use crate::placement::ProposeError;
 use crate::router::MetadataClient;
 use std::time::Duration;
+use tidelog_env::{CrashPoint, crash_point};
 use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId};
 use tokio::time::Instant;
 
@@ -47,7 +48,9 @@ pub(super) async fn bootstrap(
             )));
         }
     }
+    crash_point(CrashPoint::FormationBootstrapped);
     admit(parts, metadata).await?;
+    crash_point(CrashPoint::FormationAdmitted);
     match propose(parts, metadata, &registration(parts)?).await? {
         MetadataOutcome::BrokerRegistered => {}
         // It was taken out, or replaced, a moment ago.

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tidelog_env::Tasks;
+use tidelog_env::{CrashPoint, Tasks, crash_point};
 use tidelog_model::{PlacementGroupId, RaftNodeId};
 use tokio::sync::watch;
 
@@ -188,11 +188,13 @@ impl Starter {
             .open_log(id, &dir, groups, tasks)
             .await
             .map_err(failed)?;
+        crash_point(CrashPoint::HeldLogCreated);
         let noted = self.held.clone();
         if let Err(error) = on_disk(id, move || noted.add(id)).await {
             let _ = log.close().await;
             return Err(error);
         }
+        crash_point(CrashPoint::HeldNoted);
         let raft_node = self.identity.raft_node;
         let Some(peers) = &self.peers else {
             let member = Member {

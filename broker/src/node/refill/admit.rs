@@ -14,7 +14,7 @@ use crate::router::MetadataClient;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tidelog_env::Tasks;
+use tidelog_env::{CrashPoint, Tasks, crash_point};
 use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId, TimestampMs};
 
 /// How often the leader looks: a round costs a question to each member, and only while somebody waits.
@@ -150,6 +150,7 @@ async fn admit(
     let proposed = metadata.group.propose(command.encode(stamp)).await;
     match proposed.map_err(later)? {
         (_, MetadataOutcome::MembersChanged) => {
+            crash_point(CrashPoint::RefillAdmitted);
             tracing::warn!(
                 "broker {node} is damaged and is refilled: Raft node {} takes the place of {damaged}",
                 candidate.raft_node()

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
 use tidelog_env::disk::Disk;
+use tidelog_env::{CrashPoint, crash_point};
 use tidelog_model::RaftNodeId;
 
 const FILE: &str = "damaged.json";
@@ -119,11 +120,13 @@ impl Mark {
                 error,
             })?;
         identity::store(disk, &groups, old)?;
+        crash_point(CrashPoint::RefillOldNamed);
         let new = Directory {
             raft_node: self.next,
             ..old.clone()
         };
         identity::store(disk, dir, &new)?;
+        crash_point(CrashPoint::RefillSwitched);
         self.finish(disk, dir)
     }
 
@@ -138,6 +141,7 @@ impl Mark {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
             disk.rename(&dir.join(GROUPS), &dir.join(&aside))?;
+            crash_point(CrashPoint::RefillRenamed);
             disk.sync_dir(dir)
         };
         set_aside().map_err(|error| IdentityError::Io {
@@ -148,6 +152,7 @@ impl Mark {
             "the damaged files are set aside in {}: they are not used any more and may be deleted",
             dir.join(&aside).display()
         );
+        crash_point(CrashPoint::RefillSetAside);
         remove(disk, dir)
     }
 }

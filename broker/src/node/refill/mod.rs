@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tidelog_env::Random;
 use tidelog_env::disk::Disk;
+use tidelog_env::{CrashPoint, Random, crash_point};
 use tidelog_model::RaftNodeId;
 use tokio::sync::watch;
 
@@ -50,6 +50,7 @@ impl Damage {
         }
         let next = identity::new_raft_node(self.random.as_ref());
         Mark::new(self.raft_node, next, what).store(self.disk.as_ref(), &self.dir)?;
+        crash_point(CrashPoint::RefillMarked);
         Ok(true)
     }
 }
