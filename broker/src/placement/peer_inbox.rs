@@ -202,8 +202,9 @@ impl PeerInbox {
         Ok(answered)
     }
 
-    /// Waits until what a snapshot up to `last` brings is on disk. One that is sent again is taken by the core as soon as the first is on its way there; the answer is
-    /// an acknowledgement, so a crash in between would make this replica look as if it had lost what it never had.
+    /// Waits until what a snapshot up to `last` brings is on disk. The core answers one of which it needs nothing at once, though the entries may be on their way to the
+    /// disk yet; that it keeps the answer to one that is sent again behind the first is only the order of its queue. The answer is an acknowledgement: a crash after one that
+    /// came too early would make this replica look as if it had lost what it never had.
     async fn has_on_disk(&self, last: LogId) -> Result<(), PeerError> {
         let mut checkpoint = self.store.watch_checkpoint();
         let is_there = async {

@@ -224,42 +224,62 @@ async fn who_begins_with_nothing_has_lost_nothing() {
     group.stop().await;
 }
 
-/// Proves that a snapshot which is sent again while the first one is on its way to the disk is answered when it is there, not before: the answer is an
-/// acknowledgement. And that one which was installed long ago is answered at once.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_sent_again_is_answered_from_the_disk() {
-    let source = MemoryDisk::new();
-    let leader = Home::in_memory(&source)
-        .lead(Values::new(Cuts::AtCut))
-        .await;
+/// A leader alone with some entries and a checkpoint of them: the leader, what it sends a replica that lacks them, and the same as entries.
+async fn leader_with_checkpoint(
+    disk: &MemoryDisk,
+) -> (Group<Values>, SnapshotRequest, AppendRequest) {
+    let leader = Home::in_memory(disk).lead(Values::new(Cuts::AtCut)).await;
     leader.propose(add(7, 10)).await.expect("applied");
     let (last, _) = leader.propose(cut()).await.expect("applied");
     assert_eq!(leader.snapshot_and_persist().await, Ok(last));
     let vote = leader.core.raft.server_metrics().borrow_watched().vote;
     let snapshot = leader.core.store.current().unwrap();
     let request = snapshot_request(&vote, snapshot).unwrap();
-
-    let disk = MemoryDisk::new();
-    let (_home, group) = empty(&disk).await;
-    let inbox = group.inbox();
-    let sign = AppendRequest {
+    let all = LogIndex::new(0)..last.index.next();
+    let append = AppendRequest {
         vote: request.vote,
         previous: None,
-        committed: None,
+        committed: Some(last),
         acknowledged: None,
+        entries: leader.log().entries(all, 1 << 20).await.unwrap(),
+    };
+    assert_eq!(append.entries.last().unwrap().id, last);
+    (leader, request, append)
+}
+
+/// Polls once: what it sends to the core comes there before what is sent later.
+fn begun<T: Send + 'static>(
+    answer: impl Future<Output = T> + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    let mut answer = Box::pin(answer);
+    assert!(answer.as_mut().now_or_never().is_none());
+    tokio::spawn(answer)
+}
+
+fn send_snapshot(
+    group: &Group<Values>,
+    request: &SnapshotRequest,
+) -> tokio::task::JoinHandle<Result<crate::log::Vote, PeerError>> {
+    let (inbox, request) = (group.inbox(), request.clone());
+    begun(async move { inbox.snapshot(request).await })
+}
+
+/// Proves that a snapshot is answered when it is on disk, not before, also when it is sent again while the first one is being written; and at once when it was
+/// installed long ago. The answer is an acknowledgement.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_is_answered_from_the_disk() {
+    let (source, disk) = (MemoryDisk::new(), MemoryDisk::new());
+    let (leader, request, append) = leader_with_checkpoint(&source).await;
+    let (_home, group) = empty(&disk).await;
+    let sign = AppendRequest {
         entries: Vec::new(),
+        committed: None,
+        ..append
     };
     // The vote is on disk: only the snapshot is not.
-    assert_eq!(inbox.append(sign).await, Ok(AppendReply::Matched));
+    assert_eq!(group.inbox().append(sign).await, Ok(AppendReply::Matched));
     let held = disk.hold_syncs();
-    let mut answers = Vec::new();
-    for _ in 0..2 {
-        let (inbox, request) = (inbox.clone(), request.clone());
-        let mut answer = Box::pin(async move { inbox.snapshot(request).await });
-        // The core has it: they come to it in this order.
-        assert!(answer.as_mut().now_or_never().is_none());
-        answers.push(tokio::spawn(answer));
-    }
+    let mut answers = [(); 2].map(|()| send_snapshot(&group, &request));
     until("it is written", || held.waiting() > 0).await;
     let again = tokio::time::timeout(Duration::from_millis(300), &mut answers[1]).await;
     assert!(again.is_err(), "it is not on disk");
@@ -268,8 +288,37 @@ async fn a_snapshot_sent_again_is_answered_from_the_disk() {
         assert_eq!(answer.await.unwrap(), Ok(request.vote));
     }
     let found = group.log().load_newest_checkpoint().await.unwrap();
+    let last = leader.applied().borrow().unwrap();
     assert_eq!(found.unwrap().0, last);
-    assert_eq!(inbox.snapshot(request.clone()).await, Ok(request.vote));
+    let vote = request.vote;
+    assert_eq!(group.inbox().snapshot(request).await, Ok(vote));
+    group.stop().await;
+    leader.stop().await;
+}
+
+/// Proves that a snapshot of which nothing is needed, since its entries are here and committed, is answered when those are on disk. Raft's core takes it for known as
+/// soon as they are on their way there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_of_known_entries_waits_for_them() {
+    let (source, disk) = (MemoryDisk::new(), MemoryDisk::new());
+    let (leader, request, append) = leader_with_checkpoint(&source).await;
+    let (_home, group) = empty(&disk).await;
+    let sign = AppendRequest {
+        entries: Vec::new(),
+        committed: None,
+        ..append.clone()
+    };
+    assert_eq!(group.inbox().append(sign).await, Ok(AppendReply::Matched));
+    let held = disk.hold_syncs();
+    let inbox = group.inbox();
+    let appended = begun(async move { inbox.append(append).await });
+    until("they are written", || held.waiting() > 0).await;
+    let mut answer = send_snapshot(&group, &request);
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut answer).await;
+    assert!(early.is_err() && !appended.is_finished(), "{early:?}");
+    drop(held);
+    assert_eq!(answer.await.unwrap(), Ok(request.vote));
+    assert_eq!(appended.await.unwrap(), Ok(AppendReply::Matched));
     group.stop().await;
     leader.stop().await;
 }
