@@ -26,6 +26,8 @@ const SLOW_LINK: LinkConfig = LinkConfig {
     loss_ppm: 10_000,
     reset_ppm: 200,
 };
+/// Who died at a crash point is started again after this long.
+const DEAD: Duration = Duration::from_secs(2);
 /// Room of a full disk beyond what is on it.
 const FULL: u64 = 64 << 10;
 
@@ -62,6 +64,7 @@ impl Breaking {
             self.on.push((step.at + step.lasts, step.fault));
             changed = true;
         }
+        changed |= self.bury(world, now);
         for (_, fault) in &self.on {
             let (place, until) = match fault {
                 Fault::BadDisk(place) | Fault::FullDisk(place) => (*place, now + AFTERMATH),
@@ -79,9 +82,29 @@ impl Breaking {
         Ok(())
     }
 
+    /// Who died at a crash point stays down for a while, without power where that was meant.
+    fn bury(&mut self, world: &mut Brokers, now: Duration) -> bool {
+        let died = world.points.died();
+        for name in &died {
+            let place = world.machines.iter().position(|at| at.name() == **name);
+            let Some(place) = place else { continue };
+            let power =
+                self.is_on(|fault| matches!(fault, Fault::PowerCutAt(at, _, _) if at == place));
+            tracing::info!("{name} dies at a crash point (power: {power})");
+            if power {
+                world.power_cut(place);
+            } else {
+                world.kill(place);
+            }
+            self.on.push((now + DEAD, Fault::Kill(place)));
+        }
+        !died.is_empty()
+    }
+
     /// Ends everything: from now on nothing breaks.
     pub(crate) fn heal(&mut self, world: &mut Brokers) -> Result<()> {
         tracing::info!("everything heals");
+        self.bury(world, world.hosts.now());
         self.ahead.clear();
         self.on.clear();
         self.settle(world)
@@ -138,7 +161,11 @@ impl Breaking {
             Fault::Skew(at, ppm) if *at == place => Some(*ppm),
             _ => None,
         });
+        let armed = |fault| matches!(fault, Fault::CrashAt(at, ..) | Fault::PowerCutAt(at, ..) if at == place);
         if let Some(machine) = world.machines.get(place) {
+            if !self.is_on(armed) {
+                world.points.disarm(&machine.name());
+            }
             machine.disk.set_faults(disk(slow, bad, misdirect));
             machine.disk.damage_only(is_groups);
             let used = machine.disk.used_bytes();
@@ -243,6 +270,11 @@ fn begin(fault: Fault, world: &mut Brokers) {
             }
         }
         Fault::PowerCutAll => (0..world.machines.len()).for_each(|place| world.power_cut(place)),
+        Fault::CrashAt(place, point, skip) | Fault::PowerCutAt(place, point, skip) => {
+            if let Some(machine) = world.machines.get(place) {
+                world.points.arm(&machine.name(), point, skip);
+            }
+        }
         Fault::Stop(place) => world.stop(place),
         Fault::Pause(place) => {
             if let Some(machine) = world.machines.get(place) {

@@ -21,6 +21,7 @@ use tidelog_world::store::SimStore;
 use tokio_util::sync::CancellationToken;
 
 use crate::plan::{Plan, Shape};
+use crate::points::Points;
 
 const KAFKA: u16 = 9092;
 const PEER: u16 = 9093;
@@ -50,6 +51,13 @@ pub(crate) struct Machine {
     pub(crate) ended: Vec<String>,
 }
 
+impl Machine {
+    /// What its host is called.
+    pub(crate) fn name(&self) -> String {
+        format!("broker-{}", self.id)
+    }
+}
+
 /// All machines, and what they share.
 pub(crate) struct Brokers {
     pub(crate) hosts: Hosts,
@@ -57,6 +65,7 @@ pub(crate) struct Brokers {
     pub(crate) store: SimStore,
     pub(crate) faults: Faults,
     pub(crate) machines: Vec<Machine>,
+    pub(crate) points: Points,
     shape: Shape,
     dice: StdRng,
 }
@@ -78,14 +87,18 @@ impl Brokers {
         let clock = move || WORLD_EPOCH_MS + i64::try_from(time.now().as_millis()).unwrap_or(0);
         let store = SimStore::new(dice.random(), &faults, clock);
         let mut machines = Vec::new();
+        let points = Points::listen();
         for id in 1.. {
             if machines.len() == plan.brokers {
                 break;
             }
+            let name = format!("broker-{id}");
+            let (host, disk) = (hosts.add(&name), SimDisk::new(dice.random(), &faults));
+            points.know(&name, hosts.time(host), disk.clone());
             machines.push(Machine {
                 id,
-                host: hosts.add(&format!("broker-{id}")),
-                disk: SimDisk::new(dice.random(), &faults),
+                host,
+                disk,
                 stop: CancellationToken::new(),
                 down: Some(Down::Planned),
                 ended: Vec::new(),
@@ -97,6 +110,7 @@ impl Brokers {
             store,
             faults,
             machines,
+            points,
             shape: plan.shape,
             dice,
         }
@@ -183,7 +197,7 @@ impl Brokers {
             network: self.net.host(address(place), time),
             clock: self.hosts.clock(machine.host),
             random,
-            store: Some(self.store.client(&format!("broker-{}", machine.id))),
+            store: Some(self.store.client(&machine.name())),
         };
         let stop = machine.stop.clone();
         self.hosts.start(machine.host, move |_: HostContext| {

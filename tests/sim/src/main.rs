@@ -13,6 +13,7 @@
 mod breaking;
 mod brokers;
 mod plan;
+mod points;
 mod run;
 mod trace;
 mod work;
@@ -21,11 +22,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use plan::Plan;
+use tidelog_env::{CrashPoint, Mutant};
 use trace::Trace;
 
 const USAGE: &str = "\
-tidelog-sim (--seed N | --plan FILE) [--print-plan] [--log FILTER] [--trace FILE]
-  runs one seed, or a plan that was written before; --print-plan only writes the plan";
+tidelog-sim (--seed N | --plan FILE) [--mutant NAME] [--print-plan] [--log FILTER] [--trace FILE]
+  runs one seed, or a plan that was written before; --print-plan only writes the plan
+tidelog-sim --list
+  the crash points and mutants of the brokers' code, with what each means";
 
 /// What is in a trace, unless asked otherwise.
 const FILTER: &str = "info,openraft=error";
@@ -38,7 +42,7 @@ struct Asked {
 }
 
 fn asked(words: &[String]) -> Result<Asked> {
-    let (mut plan, mut only_print, mut trace) = (None, false, None);
+    let (mut plan, mut only_print, mut trace, mut mutant) = (None, false, None, None);
     let mut filter = FILTER.to_owned();
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -50,14 +54,17 @@ fn asked(words: &[String]) -> Result<Asked> {
                 let text = std::fs::read_to_string(name).with_context(|| name.clone())?;
                 plan = Some(text.parse().with_context(|| name.clone())?);
             }
+            "--mutant" => mutant = Some(value()?.parse().map_err(anyhow::Error::msg)?),
             "--print-plan" => only_print = true,
             "--log" => filter.clone_from(value()?),
             "--trace" => trace = Some(value()?.clone()),
             _ => bail!("{USAGE}"),
         }
     }
+    let mut plan: Plan = plan.context(USAGE)?;
+    plan.mutant = mutant.or(plan.mutant);
     Ok(Asked {
-        plan: plan.context(USAGE)?,
+        plan,
         only_print,
         filter,
         trace,
@@ -66,6 +73,10 @@ fn asked(words: &[String]) -> Result<Asked> {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if words == ["--list"] {
+        list();
+        return ExitCode::SUCCESS;
+    }
     match asked(&words).and_then(|asked| act(&asked)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -73,6 +84,15 @@ fn main() -> ExitCode {
             eprintln!("error: {error:#}");
             ExitCode::from(2)
         }
+    }
+}
+
+fn list() {
+    for point in CrashPoint::ALL {
+        println!("point {point} {}", point.meaning().trim());
+    }
+    for mutant in Mutant::ALL {
+        println!("mutant {mutant} {}", mutant.meaning().trim());
     }
 }
 
@@ -94,6 +114,9 @@ fn act(asked: &Asked) -> Result<bool> {
     })??;
     for (kind, count) in &told.faults {
         println!("fault {kind} {count}");
+    }
+    for (point, count) in &told.passed {
+        println!("passed {point} {count}");
     }
     if let Some(failure) = &told.failure {
         println!("{}", trace.last());

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tidelog_env::{CrashPoint, Mutant};
 
 use crate::work::Work;
 
@@ -35,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) shape: Shape,
     /// What clients do. The load always.
     pub(crate) works: Vec<Work>,
+    /// A fault that the brokers' code has. Never drawn.
+    pub(crate) mutant: Option<Mutant>,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -133,6 +136,10 @@ pub(crate) enum Fault {
     Rot(usize),
     /// Some of the writes to them land elsewhere.
     Misdirect(usize),
+    /// The process dies at a point of its code, when it has passed it so often.
+    CrashAt(usize, CrashPoint, u32),
+    /// The machine loses power at one.
+    PowerCutAt(usize, CrashPoint, u32),
     /// SIGTERM; it starts again when the fault ends.
     Stop(usize),
     /// SIGSTOP, and SIGCONT when it ends.
@@ -196,6 +203,7 @@ impl Plan {
             breaking,
             shape,
             works,
+            mutant: None,
             steps,
         }
     }
@@ -228,7 +236,7 @@ fn damage(dice: &mut StdRng, brokers: usize, breaking: Duration, steps: &mut Vec
 fn fault(dice: &mut StdRng, brokers: usize) -> Fault {
     let broker = dice.random_range(0..brokers);
     let other = (broker + 1 + dice.random_range(0..brokers.max(2) - 1)) % brokers;
-    let kinds = if brokers == 1 { 12 } else { 17 };
+    let kinds = if brokers == 1 { 16 } else { 21 };
     match dice.random_range(0..kinds) {
         0 => Fault::Kill(broker),
         1 => Fault::PowerCut(broker),
@@ -245,9 +253,17 @@ fn fault(dice: &mut StdRng, brokers: usize) -> Fault {
         },
         10 => Fault::ClockJump(broker, dice.random_range(-7200..7200)),
         11 => Fault::Skew(broker, dice.random_range(-50_000..50_000)),
-        12 => Fault::Cut(broker, other),
-        13 | 14 => Fault::CutOneWay(broker, other),
-        15 => Fault::CutOff(broker),
+        12..16 => {
+            let point = CrashPoint::ALL[dice.random_range(0..CrashPoint::ALL.len())];
+            let skip = [0, 0, 1, 5, 50][dice.random_range(0..5)];
+            match dice.random_range(0..2) {
+                0 => Fault::CrashAt(broker, point, skip),
+                _ => Fault::PowerCutAt(broker, point, skip),
+            }
+        }
+        16 => Fault::Cut(broker, other),
+        17 | 18 => Fault::CutOneWay(broker, other),
+        19 => Fault::CutOff(broker),
         _ => Fault::SlowLink(broker, other),
     }
 }
@@ -261,6 +277,8 @@ impl fmt::Display for Fault {
             Self::LoseDisk(broker) => write!(f, "lose-disk {broker}"),
             Self::Rot(broker) => write!(f, "rot {broker}"),
             Self::Misdirect(broker) => write!(f, "misdirect {broker}"),
+            Self::CrashAt(broker, at, skip) => write!(f, "crash-at {broker} {at} {skip}"),
+            Self::PowerCutAt(broker, at, skip) => write!(f, "power-cut-at {broker} {at} {skip}"),
             Self::Stop(broker) => write!(f, "stop {broker}"),
             Self::Pause(broker) => write!(f, "pause {broker}"),
             Self::CutOneWay(from, to) => write!(f, "cut-one-way {from} {to}"),
@@ -285,6 +303,7 @@ impl std::str::FromStr for Fault {
     fn from_str(text: &str) -> Result<Self> {
         let words: Vec<&str> = text.split(' ').collect();
         let broker = |word: &str| word.parse::<usize>().context("a broker's number");
+        let point = |word: &str| word.parse::<CrashPoint>().map_err(anyhow::Error::msg);
         Ok(match words.as_slice() {
             ["kill", one] => Self::Kill(broker(one)?),
             ["power-cut", one] => Self::PowerCut(broker(one)?),
@@ -292,6 +311,10 @@ impl std::str::FromStr for Fault {
             ["lose-disk", one] => Self::LoseDisk(broker(one)?),
             ["rot", one] => Self::Rot(broker(one)?),
             ["misdirect", one] => Self::Misdirect(broker(one)?),
+            ["crash-at", one, at, skip] => Self::CrashAt(broker(one)?, point(at)?, skip.parse()?),
+            ["power-cut-at", one, at, skip] => {
+                Self::PowerCutAt(broker(one)?, point(at)?, skip.parse()?)
+            }
             ["stop", one] => Self::Stop(broker(one)?),
             ["pause", one] => Self::Pause(broker(one)?),
             ["cut-one-way", one, other] => Self::CutOneWay(broker(one)?, broker(other)?),
@@ -323,6 +346,9 @@ impl fmt::Display for Plan {
         for work in &self.works {
             writeln!(f, "work {work}")?;
         }
+        if let Some(mutant) = self.mutant {
+            writeln!(f, "mutant {mutant}")?;
+        }
         for Step { at, lasts, fault } in &self.steps {
             writeln!(f, "at {} for {} {fault}", at.as_millis(), lasts.as_millis())?;
         }
@@ -350,11 +376,15 @@ impl std::str::FromStr for Plan {
             breaking: Duration::from_millis(number("breaking")?),
             shape: Shape::default(),
             works: Vec::new(),
+            mutant: None,
             steps: Vec::new(),
         };
         for line in lines {
             match line.split_once(' ') {
                 Some(("work", name)) => plan.works.push(name.parse()?),
+                Some(("mutant", name)) => {
+                    plan.mutant = Some(name.parse().map_err(anyhow::Error::msg)?);
+                }
                 Some(("at", _)) => plan.steps.push(line.parse()?),
                 Some((name, value)) => plan.shape.set(name, value)?,
                 None => bail!("no step: {line}"),
@@ -413,6 +443,8 @@ impl Fault {
             | Self::LoseDisk(one)
             | Self::Rot(one)
             | Self::Misdirect(one)
+            | Self::CrashAt(one, _, _)
+            | Self::PowerCutAt(one, _, _)
             | Self::Stop(one)
             | Self::Pause(one)
             | Self::CutOff(one)
@@ -450,7 +482,7 @@ mod tests {
                 kinds.insert(text.split(' ').next().unwrap().to_owned());
             }
         }
-        assert_eq!(kinds.len(), 20, "{kinds:?}");
+        assert_eq!(kinds.len(), 22, "{kinds:?}");
     }
 
     /// Proves that what cannot be carried out is refused.
@@ -463,6 +495,7 @@ mod tests {
             breaking: Duration::from_secs(1),
             shape: Shape::default(),
             works: vec![Work::Load],
+            mutant: None,
             steps: Vec::new(),
         };
         let text = plan.to_string();
@@ -474,6 +507,8 @@ mod tests {
             "groups none",
             "grups 3",
             "work hard",
+            "mutant none",
+            "at 1 for 2 crash-at 1 nowhere 0",
             "work groups",
         ] {
             let read: Result<Plan> = format!("{text}{more}\n").parse();

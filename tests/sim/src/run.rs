@@ -11,12 +11,13 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use tidelog_check::History;
 use tidelog_cluster::Recorder;
-use tidelog_env::SystemRandom;
+use tidelog_env::{CrashPoint, SystemRandom};
 use tidelog_world::hosts::{self, Ended, HostId};
 
 use crate::breaking::Breaking;
 use crate::brokers::{Brokers, address};
 use crate::plan::Plan;
+use crate::points;
 use crate::trace::Trace;
 use crate::work::{Place, Stages};
 
@@ -29,6 +30,8 @@ pub(crate) struct Told {
     /// Fingerprint of the trace, and its lines.
     pub(crate) trace: (u64, u64),
     pub(crate) faults: BTreeMap<&'static str, u64>,
+    /// Crash points that brokers passed.
+    pub(crate) passed: BTreeMap<CrashPoint, u64>,
     /// Why it failed.
     pub(crate) failure: Option<String>,
 }
@@ -36,6 +39,9 @@ pub(crate) struct Told {
 /// Runs a plan.
 pub(crate) fn run(plan: &Plan, trace: &Trace) -> Result<Told> {
     trace.add(&plan.to_string());
+    if let Some(mutant) = plan.mutant {
+        points::switch_on(mutant)?;
+    }
     let mut world = Brokers::new(plan);
     let time = world.hosts.world_time();
     let recorder = Recorder::timed(move || hosts::running().map_or(time.now(), |(_, now)| now));
@@ -59,6 +65,7 @@ pub(crate) fn run(plan: &Plan, trace: &Trace) -> Result<Told> {
         simulated: world.hosts.now(),
         trace: trace.fingerprint(),
         faults: world.faults.counts(),
+        passed: world.points.passed(),
         failure,
     })
 }

@@ -10,6 +10,7 @@
     reason = "a command line tool talks to its user"
 )]
 
+mod mutants;
 mod numbers;
 mod run;
 mod setup;
@@ -34,6 +35,8 @@ cargo xtask soak [--kills N] [--seed S]
 cargo xtask sim [--seeds N] [--seed S] [--minutes M]
                              whole clusters on simulated time, everything around them failing: the kept plans, then N seeds (200)
                              from S (1) on, or as many as go into M minutes
+cargo xtask sim --mutants [--seeds N] [--seed S]
+                             whether it finds the faults that are put into the code on purpose: N seeds (30) for each
 cargo xtask numbers [--rounds N] [--dir DIR] [--elsewhere DIR]
                              measure the README's table: a few minutes a round, on a machine that does nothing else.
                              DIR is on the disk that is measured, the other (/dev/shm) on another device";

@@ -13,10 +13,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::mutants;
+
 /// Seeds of the ordinary run.
 const SEEDS: u64 = 200;
 /// So many of them run twice.
 const TWICE: u64 = 4;
+/// In a run of so many seeds every crash point is passed.
+const PASSED_BY: u64 = 1000;
 /// Runs of smaller plans for one failing seed.
 const SMALLER_MAX: u32 = 60;
 /// A seed that takes longer hangs: they take seconds.
@@ -32,27 +36,35 @@ pub(crate) struct Settings {
     seeds: u64,
     first: u64,
     minutes: Option<u64>,
+    mutants: bool,
 }
 
 /// What one run told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Told {
+pub(crate) struct Told {
     /// The last line: everything that must be the same for the same plan.
     line: String,
-    simulated: Duration,
+    pub(crate) simulated: Duration,
     faults: BTreeMap<String, u64>,
+    /// Crash points that were passed.
+    passed: BTreeMap<String, u64>,
     /// The first line of why it failed.
-    failure: Option<String>,
+    pub(crate) failure: Option<String>,
     text: String,
 }
 
 impl Settings {
-    /// `[--seeds N] [--seed S] [--minutes M]`
+    /// `[--mutants] [--seeds N] [--seed S] [--minutes M]`
     pub(crate) fn parse(words: &[&str]) -> Option<Self> {
+        let (mutants, words) = match words {
+            ["--mutants", rest @ ..] => (true, rest),
+            all => (false, all),
+        };
         let mut settings = Self {
-            seeds: SEEDS,
+            seeds: if mutants { mutants::SEEDS } else { SEEDS },
             first: 1,
             minutes: None,
+            mutants,
         };
         let mut pairs = words.chunks_exact(2);
         for pair in &mut pairs {
@@ -68,10 +80,33 @@ impl Settings {
         }
         (pairs.remainder().is_empty() && settings.seeds > 0).then_some(settings)
     }
+
+    pub(crate) fn seeds(&self) -> u64 {
+        self.seeds
+    }
+
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+}
+
+impl Default for Settings {
+    /// Those of the ordinary run.
+    fn default() -> Self {
+        Self {
+            seeds: SEEDS,
+            first: 1,
+            minutes: None,
+            mutants: false,
+        }
+    }
 }
 
 /// Replays the kept plans, then runs seeds, as many at a time as there are cores.
 pub(crate) fn run(settings: &Settings, program: &Path, kept: &Path) -> Result<()> {
+    if settings.mutants {
+        return mutants::run(settings, program);
+    }
     let started = Instant::now();
     let plans = plans(kept)?;
     let total = Mutex::new(Total::default());
@@ -104,17 +139,17 @@ pub(crate) fn run(settings: &Settings, program: &Path, kept: &Path) -> Result<()
         }
         Ok(())
     })?;
-    lock(&total)?.finish(started.elapsed())
+    lock(&total)?.finish(started.elapsed(), &points(program)?)
 }
 
-fn of_seed(program: &Path, seed: u64) -> Command {
+pub(crate) fn of_seed(program: &Path, seed: u64) -> Command {
     let mut command = Command::new(program);
     command.arg("--seed").arg(seed.to_string());
     command
 }
 
 /// Runs `act` on as many threads as there are cores; the first error of each is told.
-fn workers(act: impl Fn() -> Result<()> + Sync) -> Result<()> {
+pub(crate) fn workers(act: impl Fn() -> Result<()> + Sync) -> Result<()> {
     let cores = std::thread::available_parallelism()?.get();
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..cores).map(|_| scope.spawn(&act)).collect();
@@ -139,7 +174,7 @@ fn each(items: &[PathBuf], act: impl Fn(&Path) -> Result<()> + Sync) -> Result<(
     })
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> Result<std::sync::MutexGuard<'_, T>> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Result<std::sync::MutexGuard<'_, T>> {
     mutex.lock().ok().context("another worker panicked")
 }
 
@@ -156,8 +191,25 @@ fn plans(kept: &Path) -> Result<Vec<PathBuf>> {
     Ok(plans)
 }
 
+/// The crash points of the program's code.
+fn points(program: &Path) -> Result<Vec<String>> {
+    listed(program, "point ")
+}
+
+/// The names that the program lists as such.
+pub(crate) fn listed(program: &Path, kind: &str) -> Result<Vec<String>> {
+    let output = Command::new(program).arg("--list").output();
+    let text = String::from_utf8(output.context("the program's list")?.stdout)?;
+    let names = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(kind)?.split(' ').next());
+    let names: Vec<String> = names.map(str::to_owned).collect();
+    ensure!(!names.is_empty(), "the program lists no {kind}");
+    Ok(names)
+}
+
 /// Runs one seed or plan to its end, or until it hangs.
-fn tell(command: &mut Command) -> Result<Told> {
+pub(crate) fn tell(command: &mut Command) -> Result<Told> {
     let output = tempfile::NamedTempFile::new()?;
     let mut child = command
         .stdin(Stdio::null())
@@ -200,6 +252,10 @@ fn parse(text: String) -> Told {
             ["fault", kind, count] => {
                 let count = count.parse().unwrap_or_default();
                 told.faults.insert((*kind).to_owned(), count);
+            }
+            ["passed", point, count] => {
+                let count = count.parse().unwrap_or_default();
+                told.passed.insert((*point).to_owned(), count);
             }
             ["failure:", ..] if told.failure.is_none() => told.failure = Some(line.to_owned()),
             ["seed", _, "brokers", _, "simulated", ms, "ms", "trace", ..] => {
@@ -297,6 +353,7 @@ struct Total {
     runs: u64,
     simulated: Duration,
     faults: BTreeMap<String, u64>,
+    passed: BTreeMap<String, u64>,
     failed: Vec<String>,
 }
 
@@ -306,6 +363,9 @@ impl Total {
         self.simulated += told.simulated;
         for (kind, count) in &told.faults {
             *self.faults.entry(kind.clone()).or_default() += count;
+        }
+        for (point, count) in &told.passed {
+            *self.passed.entry(point.clone()).or_default() += count;
         }
         if let Some(failure) = &told.failure {
             let lines: Vec<&str> = told.text.lines().collect();
@@ -318,10 +378,15 @@ impl Total {
         }
     }
 
-    fn finish(&self, took: Duration) -> Result<()> {
+    fn finish(&self, took: Duration, points: &[String]) -> Result<()> {
         println!("faults that happened:");
         for (kind, count) in &self.faults {
             println!("  {kind:24} {count}");
+        }
+        println!("crash points passed:");
+        for point in points {
+            let passed = self.passed.get(point).copied().unwrap_or_default();
+            println!("  {point:24} {passed}");
         }
         let hours = self.simulated.as_secs_f64() / 3600.0;
         println!(
@@ -336,6 +401,16 @@ impl Total {
             self.failed.len(),
             self.runs,
             self.failed.join(", ")
+        );
+        let never: Vec<&str> = points
+            .iter()
+            .filter(|point| !self.passed.contains_key(*point))
+            .map(String::as_str)
+            .collect();
+        ensure!(
+            self.runs < PASSED_BY || never.is_empty(),
+            "crash points that no seed has passed: {}",
+            never.join(", ")
         );
         Ok(())
     }
@@ -353,6 +428,9 @@ mod tests {
         assert_eq!((usual.seeds, usual.first), (SEEDS, 1));
         let asked = Settings::parse(&["--seed", "7", "--seeds", "2"]).unwrap();
         assert_eq!((asked.seeds, asked.first), (2, 7));
+        let hunt = Settings::parse(&["--mutants", "--seeds", "5"]).unwrap();
+        assert!(hunt.mutants && hunt.seeds == 5);
+        assert_eq!(Settings::parse(&[]), Some(Settings::default()));
         let long = Settings::parse(&["--minutes", "60"]).unwrap();
         assert_eq!(long.minutes, Some(60));
         assert!(long.seeds > 1_000_000);

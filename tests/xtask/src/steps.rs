@@ -109,14 +109,16 @@ pub(crate) fn soak(settings: Settings) -> Vec<Step> {
 /// Seeds of the simulation.
 pub(crate) fn sim(settings: sim::Settings) -> Vec<Step> {
     vec![
-        step("release build", OnFailure::Stop, || {
-            cargo(&["build", "--release", "--package", "tidelog-sim"])
+        step("build of the simulation", OnFailure::Stop, || {
+            cargo(&SIM_BUILD)
         }),
-        step("simulation", OnFailure::Stop, move || {
-            let program = release_binary()?.with_file_name("tidelog-sim");
-            sim::run(&settings, &program, &root().join("tests/data/seeds"))
-        }),
+        step("simulation", OnFailure::Stop, move || simulate(&settings)),
     ]
+}
+
+fn simulate(settings: &sim::Settings) -> Result<()> {
+    let program = built("release", "tidelog-sim")?;
+    sim::run(settings, &program, &root().join("tests/data/seeds"))
 }
 
 /// Builds the release binary, then measures with it.
@@ -131,10 +133,15 @@ pub(crate) fn numbers(settings: numbers::Settings) -> Vec<Step> {
 
 /// Beside the profile's directory that this program was built into.
 fn release_binary() -> Result<PathBuf> {
+    built("release", "tidelog")
+}
+
+/// Where the build of this profile puts a program.
+fn built(profile: &str, program: &str) -> Result<PathBuf> {
     let this = std::env::current_exe()?;
     let target = this.parent().and_then(Path::parent);
     let target = target.context("the target directory of this build")?;
-    Ok(target.join("release").join("tidelog"))
+    Ok(target.join(profile).join(program))
 }
 
 fn step(
@@ -165,6 +172,16 @@ const SCENARIOS: [&str; 6] = [
     "scenarios",
     "--",
     "--include-ignored",
+];
+
+/// With crash points and mutants in the brokers' code.
+const SIM_BUILD: [&str; 6] = [
+    "build",
+    "--release",
+    "--package",
+    "tidelog-sim",
+    "--features",
+    "breaking",
 ];
 
 /// What a replica costs on its way, alone on the machine.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use futures::future::try_join_all;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -20,7 +21,6 @@ use tidelog_client::consumer::{
     ConsumerConfig, Event, GroupConfig, GroupConsumer, Start, TopicPartition,
 };
 use tidelog_model::{Offset, PartitionIndex};
-use tokio::task::JoinSet;
 
 use super::Place;
 
@@ -71,14 +71,11 @@ impl Shared {
 
 pub(super) async fn run(place: Place) -> Result<()> {
     let shared = Shared::default();
-    let mut members = JoinSet::new();
-    for number in 0..MEMBERS {
+    let members = (0..MEMBERS).map(|number| {
         let seed = place.seed.wrapping_add(number);
-        members.spawn(lives(place.clone(), shared.clone(), seed));
-    }
-    while let Some(ended) = members.join_next().await {
-        ended??;
-    }
+        lives(place.clone(), shared.clone(), seed)
+    });
+    try_join_all(members).await?;
     place.stages.written.cancelled().await;
     loop {
         match last(&place, &shared).await {
