@@ -108,6 +108,12 @@ pub fn metadata_prefix() -> ObjectKey {
     ObjectKey("meta".to_owned())
 }
 
+/// The marker of the cluster's store.
+#[must_use]
+pub fn marker() -> ObjectKey {
+    ObjectKey("store.json".to_owned())
+}
+
 /// What the archive's tables lie below.
 #[must_use]
 pub fn archive_root() -> ObjectKey {
@@ -159,7 +165,15 @@ pub fn relative(root: &Path, path: &Path) -> Option<ObjectKey> {
     (!parts.is_empty()).then(|| ObjectKey(parts.join("/")))
 }
 
-/// Parses a key. `None` for keys of the archive and of the probe, and for whatever this crate never builds.
+/// The cluster of what lies below `root`, which is of [`clusters_root`]'s making; `None` for what this crate never builds.
+#[must_use]
+pub fn cluster_below(root: &Path, path: &Path) -> Option<ClusterId> {
+    let name = path.prefix_match(root)?.next()?.as_ref().to_owned();
+    let id = Uuid::try_parse(&name).ok()?;
+    (id.hyphenated().to_string() == name).then(|| ClusterId::new(id))
+}
+
+/// Parses a key. `None` for the marker, for keys of the archive and of the probe, and for whatever this crate never builds.
 #[must_use]
 pub fn parse(key: &ObjectKey) -> Option<ParsedKey> {
     let mut parts = key.0.split('/');
@@ -271,6 +285,13 @@ mod tests {
             "snap/3/00000000000000000012.snap"
         );
         assert_eq!(metadata(1).as_str(), "meta/00000000000000000001.snap");
+        assert_eq!(marker().as_str(), "store.json");
+        let clusters = clusters_root(&Path::from("p"));
+        let cluster = ClusterId::new(Uuid::from_u128(7));
+        let path = full_path(&cluster_root(&Path::from("p"), cluster), &marker());
+        assert_eq!(cluster_below(&clusters, &path), Some(cluster));
+        assert_eq!(cluster_below(&clusters, &clusters.clone().join("x")), None);
+        assert_eq!(cluster_below(&clusters, &Path::from("q/v1/x")), None);
         for wrong in [
             "data/03/000000000000001f/00000000-0000-0000-0000-000000000001.seg",
             "data/3/1f/00000000-0000-0000-0000-000000000001.seg",
@@ -280,6 +301,7 @@ mod tests {
             "snap/+3/00000000000000000012.snap",
             "meta/00000000000000000001.snap/x",
             "archive/x",
+            "store.json",
             "",
         ] {
             assert_eq!(parse(&ObjectKey(wrong.to_owned())), None, "{wrong}");

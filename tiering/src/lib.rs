@@ -12,6 +12,7 @@ pub mod alive;
 pub mod format;
 pub mod key;
 pub mod manifest;
+pub mod marker;
 pub mod probe;
 pub mod reader;
 pub mod store;

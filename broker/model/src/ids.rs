@@ -102,6 +102,10 @@ id!(
     /// The id of a cluster; part of every object key and of every log file header.
     ClusterId(Uuid)
 );
+id!(
+    /// The id of a cluster's object store: drawn at random when the store is marked, and what tells it from every other store.
+    StoreId(Uuid)
+);
 
 impl PlacementGroupId {
     /// The group that holds topics, placement, configs and producer-id blocks.

@@ -17,6 +17,6 @@ pub mod limits;
 pub use crc::Summed;
 pub use ids::{
     BytePosition, ClusterId, LeaderEpoch, LogId, LogIndex, NodeId, Offset, PartitionId,
-    PartitionIndex, PlacementGroupId, ProducerEpoch, ProducerId, RaftNodeId, Sequence, Term,
-    TimestampMs, TopicId,
+    PartitionIndex, PlacementGroupId, ProducerEpoch, ProducerId, RaftNodeId, Sequence, StoreId,
+    Term, TimestampMs, TopicId,
 };

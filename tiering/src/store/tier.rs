@@ -38,6 +38,7 @@ pub struct ListedObject {
 
 struct Inner {
     store: Arc<dyn ObjectStore>,
+    prefix: Path,
     root: Path,
     cluster: ClusterId,
     random: Arc<dyn Random>,
@@ -70,6 +71,7 @@ impl TierStore {
     ) -> Self {
         Self(Arc::new(Inner {
             store,
+            prefix: prefix.clone(),
             root: key::cluster_root(prefix, cluster),
             cluster,
             random,
@@ -82,19 +84,44 @@ impl TierStore {
     pub fn with_limits(&self, limits: StoreLimits) -> Self {
         let Inner {
             store,
-            root,
+            prefix,
             cluster,
             random,
             ..
         } = &*self.0;
         let (store, random) = (Arc::clone(store), Arc::clone(random));
-        Self(Arc::new(Inner {
+        Self::new(store, prefix, *cluster, random, limits)
+    }
+
+    /// What belongs to another cluster in the same store.
+    #[must_use]
+    pub fn of_cluster(&self, cluster: ClusterId) -> Self {
+        let Inner {
             store,
-            root: root.clone(),
-            cluster: *cluster,
+            prefix,
             random,
             limits,
-        }))
+            ..
+        } = &*self.0;
+        let (store, random) = (Arc::clone(store), Arc::clone(random));
+        Self::new(store, prefix, cluster, random, *limits)
+    }
+
+    /// The clusters that have anything in this store, as a listing says: for people, not for decisions.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`], [`StoreError::Refused`].
+    pub async fn clusters(&self) -> Result<Vec<ClusterId>, StoreError> {
+        let root = key::clusters_root(&self.0.prefix);
+        let list = || async { Ok(self.0.store.list_with_delimiter(Some(&root)).await?) };
+        let listed = self.read("list", &root, 0, list).await?;
+        let mut found: Vec<_> = listed
+            .common_prefixes
+            .iter()
+            .filter_map(|path| key::cluster_below(&root, path))
+            .collect();
+        found.sort_unstable();
+        Ok(found)
     }
 
     /// The cluster.
