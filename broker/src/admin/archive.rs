@@ -9,6 +9,7 @@ use super::AdminState;
 use super::error::{Body, Failure};
 use super::flush::flush_groups;
 use super::tier::{Filter, FlushRequest, topic_id};
+use crate::offload::OffloadError;
 use std::collections::BTreeSet;
 use tidelog_archive::{Archiver, PartitionStatus, TableStatus};
 use tidelog_model::TopicId;
@@ -140,11 +141,21 @@ fn archiver(state: &AdminState) -> Result<&Archiver, Failure> {
         .ok_or_else(Failure::archive_disabled)
 }
 
+/// Another store than the cluster's would say that nothing is archived, or take tables that nobody finds.
+async fn check_store(state: &AdminState) -> Result<(), Failure> {
+    match state.store.check().await {
+        // Nothing can be in it yet that was not archived by an older version.
+        Ok(()) | Err(OffloadError::Unmarked) => Ok(()),
+        Err(error) => Err(Failure::archive_failed(error.to_string())),
+    }
+}
+
 pub(super) async fn status(
     State(state): State<AdminState>,
     Query(filter): Query<Filter>,
 ) -> Result<Json<Status>, Failure> {
     topic_id(&state, filter.topic.as_deref())?;
+    check_store(&state).await?;
     let tables = archiver(&state)?
         .status(filter.topic.as_deref())
         .await
@@ -166,6 +177,7 @@ pub(super) async fn flush(
     let topic = topic_id(&state, request.topic.as_deref())?;
     let deadline = Instant::now() + request.timeout();
     flush_groups(&state, topic, false, request.timeout()).await?;
+    check_store(&state).await?;
     let run = tokio::time::timeout_at(deadline, archiver.run_once(request.topic.as_deref())).await;
     match run {
         Err(_) => Err(Failure::timeout(

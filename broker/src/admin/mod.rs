@@ -18,7 +18,7 @@ mod tier;
 use std::sync::Arc;
 
 use crate::observe::Metrics;
-use crate::offload::Offload;
+use crate::offload::{Offload, StoreGuard};
 use crate::placement::GroupMap;
 use crate::router::Router;
 use tidelog_archive::Archiver;
@@ -46,6 +46,8 @@ pub struct AdminState {
     pub flush_link: Option<FlushLink>,
     /// The archive, if this broker runs it.
     pub archiver: Option<Archiver>,
+    /// Whether this broker's store is the cluster's.
+    pub store: StoreGuard,
     /// Reader of the object store.
     pub reader: Arc<RemoteReader>,
     /// What all members know of brokers that wait, and of empty replicas.

@@ -115,6 +115,7 @@ fn reading(state: &AdminState) -> Reading {
     let mut reading = Reading {
         task_panics: state.tasks.panics(),
         store_up: state.health.is_well("store"),
+        store_wrong: state.store.is_wrong(),
         uptime_seconds: state.started.elapsed().as_secs(),
         ..Reading::default()
     };

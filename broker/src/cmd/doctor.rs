@@ -5,9 +5,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tidelog::config::{Config, Sources};
-use tidelog::node::{StartError, World, check_peer_tls, probe_store};
+use tidelog::node::{StartError, StoreMarkers, World, check_peer_tls, probe_store, store_markers};
 use tidelog::peer::PeerTlsCheck;
 use tidelog_client::cli::{Global, Output};
+use tidelog_model::ClusterId;
+use tidelog_tiering::marker::Found;
 use tidelog_tiering::probe::{ProbeOutcome, ProbeReport};
 
 /// Flags of `tidelog doctor`.
@@ -51,10 +53,17 @@ pub(crate) async fn run(args: DoctorArgs, global: &Global) -> ExitCode {
         Ok(report) => report,
         Err(error) => return super::fail(&error.to_string()),
     };
+    let markers = match report.fit_for_one_broker() {
+        true => Some(store_markers(&config, &world, names_broker).await),
+        false => None,
+    };
     match global.output {
-        Output::Json => super::show(&to_json(&report, &tls, dir.as_ref())),
+        Output::Json => super::show(&to_json(&report, &tls, dir.as_ref(), markers.as_ref())),
         Output::Table => {
             super::show(report.to_string().trim_end());
+            marker_lines(markers.as_ref())
+                .iter()
+                .for_each(|line| super::show(line));
             tls_lines(&tls).iter().for_each(|line| super::show(line));
             match &dir {
                 Some(Ok(())) => super::show("ok       node.data-dir is there or can be made"),
@@ -68,6 +77,9 @@ pub(crate) async fn run(args: DoctorArgs, global: &Global) -> ExitCode {
     }
     if let Some(Err(_)) = dir {
         return super::fail("a broker could not keep its data there");
+    }
+    if markers.is_some_and(|found| found.map_or(true, |found| found.is_wrong())) {
+        return super::fail("the store is another cluster's, or cannot be asked whose it is");
     }
     if report.is_ok() {
         return ExitCode::SUCCESS;
@@ -99,6 +111,34 @@ fn check_data_dir(dir: &Path) -> Result<(), String> {
     })
 }
 
+type Markers = Result<StoreMarkers, StartError>;
+
+fn marker_lines(markers: Option<&Markers>) -> Vec<String> {
+    match markers {
+        None => Vec::new(),
+        Some(Ok(found)) => found.lines(),
+        Some(Err(error)) => vec![format!("FAILED   whose store it is: {error}")],
+    }
+}
+
+fn markers_json(markers: Option<&Markers>) -> serde_json::Value {
+    let found = match markers {
+        None => return serde_json::Value::Null,
+        Some(Err(error)) => {
+            return serde_json::json!({"outcome": "failed", "reason": error.to_string()});
+        }
+        Some(Ok(found)) => found,
+    };
+    let outcome = if found.is_wrong() { "failed" } else { "ok" };
+    let id = |at: &Found| match at {
+        Found::Marked(store) => Some(store.to_string()),
+        _ => None,
+    };
+    let shown = |(cluster, at): &(ClusterId, Found)| serde_json::json!({"cluster_id": cluster.to_string(), "store_id": id(at)});
+    let others: Vec<_> = found.others.iter().map(shown).collect();
+    serde_json::json!({"outcome": outcome, "own": found.own.as_ref().map(shown), "others": others})
+}
+
 type Checked = Result<Option<PeerTlsCheck>, StartError>;
 
 /// What is said of the files of TLS, as of the store's checks.
@@ -117,7 +157,12 @@ fn tls_lines(tls: &Checked) -> Vec<String> {
     }
 }
 
-fn to_json(report: &ProbeReport, tls: &Checked, dir: Option<&Result<(), String>>) -> String {
+fn to_json(
+    report: &ProbeReport,
+    tls: &Checked,
+    dir: Option<&Result<(), String>>,
+    markers: Option<&Markers>,
+) -> String {
     let checks: Vec<serde_json::Value> = report
         .checks
         .iter()
@@ -149,6 +194,7 @@ fn to_json(report: &ProbeReport, tls: &Checked, dir: Option<&Result<(), String>>
         "fit_for_many_brokers": many,
         "peer_tls": tls,
         "data_dir": dir,
+        "markers": markers_json(markers),
     })
     .to_string()
 }

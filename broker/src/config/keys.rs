@@ -188,7 +188,7 @@ pub const KEYS: &[Key] = &[
         "store.url",
         Kind::Text,
         "",
-        "file:///dir or s3://bucket/prefix. Empty: file://<data-dir>/store. Needed with several seeds, the same on all.",
+        "file:///dir or s3://bucket/prefix. Empty: file://<data-dir>/store. Needed with several seeds: the same on all, and one store that all of them share; file:// only where all see the same directory.",
     ),
     key(
         "store.endpoint",

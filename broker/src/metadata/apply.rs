@@ -16,7 +16,7 @@ use crate::format::FormatError;
 use std::collections::BTreeMap;
 use tidelog_env::{Mutant, mutant};
 use tidelog_model::{
-    ClusterId, NodeId, PlacementGroupId, ProducerId, RaftNodeId, TimestampMs, TopicId,
+    ClusterId, NodeId, PlacementGroupId, ProducerId, RaftNodeId, StoreId, TimestampMs, TopicId,
 };
 
 /// What a proposer of a metadata command learns.
@@ -40,6 +40,8 @@ pub enum MetadataOutcome {
     Refused(Refusal),
     /// The broker is fenced, or lives, as was asked; it may have been so before.
     BrokerFenceSet,
+    /// The cluster's store has this marker: from this command, or from an earlier one (then the earlier marker).
+    StoreMarked(StoreId),
 }
 
 /// Why a metadata command changed nothing.
@@ -290,6 +292,7 @@ impl MetadataImage {
                 nodes,
                 checked,
             } => self.replace_group(group, by, nodes, checked),
+            MetadataCommand::MarkStore { store } => Ok(self.mark_store(store)),
         };
         outcome.unwrap_or_else(MetadataOutcome::Refused)
     }

@@ -5,7 +5,7 @@ use super::membership::Admission;
 use super::refill::Refill;
 use std::collections::{BTreeMap, BTreeSet};
 use tidelog_model::{
-    ClusterId, LogIndex, NodeId, PlacementGroupId, ProducerId, RaftNodeId, TopicId,
+    ClusterId, LogIndex, NodeId, PlacementGroupId, ProducerId, RaftNodeId, StoreId, TopicId,
 };
 
 /// What a proposer may ask of the metadata group. The stamp travels beside it (D7).
@@ -125,6 +125,11 @@ pub enum MetadataCommand {
         groups: BTreeSet<PlacementGroupId>,
         /// As with `LoseGroups`.
         checked: LogIndex,
+    },
+    /// The cluster's object store has this marker. The first one stays.
+    MarkStore {
+        /// The marker's id.
+        store: StoreId,
     },
     /// A lost group without partitions ends, and a new one takes its place.
     ReplaceGroup {

@@ -12,7 +12,7 @@ use super::membership::Admission;
 use crate::format::{FormatError, Reader, Writer};
 use crate::placement::Command;
 use bytes::Bytes;
-use tidelog_model::{ClusterId, LogIndex, NodeId, PlacementGroupId, TimestampMs, TopicId};
+use tidelog_model::{ClusterId, LogIndex, NodeId, PlacementGroupId, StoreId, TimestampMs, TopicId};
 
 /// The version of most kinds.
 const VERSION: u8 = 1;
@@ -37,6 +37,7 @@ const REFILL_BROKER: u8 = 23;
 const LOSE_GROUPS: u8 = 24;
 const FIND_GROUPS: u8 = 25;
 const REPLACE_GROUP: u8 = 26;
+const MARK_STORE: u8 = 27;
 
 impl MetadataCommand {
     /// The command as a proposal, stamped by the leader.
@@ -111,6 +112,7 @@ impl MetadataCommand {
     fn put_membership(&self, to: &mut Writer) {
         match self {
             Self::RemoveBroker { node } => to.i32(node.get()),
+            Self::MarkStore { store } => to.uuid(store.get()),
             Self::AdmitBroker(admission) => put_admission(to, admission),
             Self::RefillBroker(refill) => put_refill(to, refill),
             Self::SetDraining { node, draining } => {
@@ -184,6 +186,7 @@ impl MetadataCommand {
             Self::LoseGroups { .. } => LOSE_GROUPS,
             Self::FindGroups { .. } => FIND_GROUPS,
             Self::ReplaceGroup { .. } => REPLACE_GROUP,
+            Self::MarkStore { .. } => MARK_STORE,
         }
     }
 }
@@ -298,8 +301,20 @@ fn membership(
             nodes: take_nodes(from)?,
             checked: LogIndex::new(from.u64("the image's entry")?),
         },
+        MARK_STORE => MetadataCommand::MarkStore {
+            store: take_store(from)?,
+        },
         _ => return Err(FormatError::Invalid("the kind")),
     })
+}
+
+/// Reads the id of a store, which is never zero.
+pub(super) fn take_store(from: &mut Reader<'_>) -> Result<StoreId, FormatError> {
+    let id = from.uuid("the store")?;
+    if id.is_nil() {
+        return Err(FormatError::Invalid("the store"));
+    }
+    Ok(StoreId::new(id))
 }
 
 fn bootstrap(from: &mut Reader<'_>) -> Result<MetadataCommand, FormatError> {

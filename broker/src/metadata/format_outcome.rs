@@ -4,7 +4,7 @@
 
 use super::apply::{MetadataOutcome, Refusal};
 use super::command::ProducerIdBlock;
-use super::format_command::take_groups;
+use super::format_command::{take_groups, take_store};
 use super::image::Topic;
 use crate::error::ErrorCode;
 use crate::format::{FormatError, Reader, Writer};
@@ -19,6 +19,7 @@ const PRODUCER_IDS: u8 = 6;
 const REFUSED: u8 = 7;
 const BROKER_FENCE_SET: u8 = 8;
 const MEMBERS_CHANGED: u8 = 16;
+const STORE_MARKED: u8 = 17;
 
 const NOT_BOOTSTRAPPED: u8 = 1;
 const TOPIC_EXISTS: u8 = 2;
@@ -73,6 +74,10 @@ impl MetadataOutcome {
                 to.text(&text);
             }
             Self::BrokerFenceSet => to.u8(BROKER_FENCE_SET),
+            Self::StoreMarked(store) => {
+                to.u8(STORE_MARKED);
+                to.uuid(store.get());
+            }
         }
     }
 
@@ -99,6 +104,7 @@ impl MetadataOutcome {
             }),
             REFUSED => Self::Refused(refusal(from)?),
             BROKER_FENCE_SET => Self::BrokerFenceSet,
+            STORE_MARKED => Self::StoreMarked(take_store(from)?),
             _ => return Err(FormatError::Invalid("the outcome")),
         })
     }
@@ -126,7 +132,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
     use std::collections::BTreeMap;
-    use tidelog_model::PlacementGroupId;
+    use tidelog_model::{PlacementGroupId, StoreId};
     use uuid::Uuid;
 
     fn all() -> Vec<MetadataOutcome> {
@@ -184,6 +190,19 @@ mod tests {
         assert_eq!(whole, [7, 4, 42, 0, 0, 0, 0, 0]);
         let told = MetadataOutcome::decode(&mut Reader::new(&whole)).unwrap();
         assert_eq!(told, outcome);
+    }
+
+    /// Proves the bytes of the outcome that names the cluster's store.
+    #[test]
+    fn a_marked_store() {
+        let outcome = MetadataOutcome::StoreMarked(StoreId::new(Uuid::from_u128(258)));
+        let whole = bytes(std::slice::from_ref(&outcome));
+        assert_eq!(whole, [&[17][..], &[0; 14], &[1, 2]].concat());
+        let told = MetadataOutcome::decode(&mut Reader::new(&whole)).unwrap();
+        assert_eq!(told, outcome);
+        for length in 0..whole.len() {
+            assert!(MetadataOutcome::decode(&mut Reader::new(&whole[..length])).is_err());
+        }
     }
 
     /// Proves that a cut answer is refused at every length, and that any other refusal keeps its code and its sentence.

@@ -2,7 +2,7 @@
 //!
 //! Spec: docs/formats/metadata-snapshot.md
 
-use super::format_command::{put_address, take_address, take_groups};
+use super::format_command::{put_address, take_address, take_groups, take_store};
 use super::format_membership::{
     put_departed, put_members, put_preferred, put_replicas, take_departed, take_lost, take_members,
     take_preferred, take_replicas,
@@ -17,7 +17,7 @@ use tidelog_model::{
 };
 
 const MAGIC: [u8; 8] = *b"TLMETA\0\0";
-const VERSION: u16 = 5;
+const VERSION: u16 = 6;
 /// The last version without fences: all brokers lived.
 const VERSION_WITHOUT_FENCES: u16 = 1;
 /// The first version that knows members, moves and preferred leaders.
@@ -26,6 +26,8 @@ const VERSION_WITH_MEMBERS: u16 = 3;
 const VERSION_WITH_DEPARTED: u16 = 4;
 /// The first version that knows lost groups.
 const VERSION_WITH_LOST: u16 = 5;
+/// The first version that knows the cluster's store.
+const VERSION_WITH_STORE: u16 = 6;
 
 impl MetadataImage {
     /// The whole state. Equal states have equal bytes.
@@ -77,6 +79,10 @@ impl MetadataImage {
         put_preferred(&mut to, self);
         put_departed(&mut to, self);
         put_replicas(&mut to, &self.lost);
+        to.u8(u8::from(self.store.is_some()));
+        if let Some(store) = self.store {
+            to.uuid(store.get());
+        }
         to.seal(MAGIC, VERSION)
     }
 
@@ -121,6 +127,9 @@ impl MetadataImage {
         }
         if version >= VERSION_WITH_LOST {
             take_lost(&mut from, &mut image)?;
+        }
+        if version >= VERSION_WITH_STORE && from.flag("the presence of the store")? {
+            image.store = Some(take_store(&mut from)?);
         }
         from.finish()?;
         Ok(image)

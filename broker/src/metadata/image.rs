@@ -8,7 +8,7 @@ use super::membership::{ClusterMember, ReplicaMove};
 use super::names::collision_key;
 use std::collections::BTreeMap;
 use tidelog_model::{
-    ClusterId, LogId, NodeId, PartitionId, PartitionIndex, PlacementGroupId, RaftNodeId,
+    ClusterId, LogId, NodeId, PartitionId, PartitionIndex, PlacementGroupId, RaftNodeId, StoreId,
     TimestampMs, TopicId,
 };
 
@@ -81,6 +81,7 @@ pub struct MetadataImage {
     pub(super) founders: BTreeMap<PlacementGroupId, BTreeMap<NodeId, RaftNodeId>>,
     pub(super) departed: Vec<(NodeId, RaftNodeId)>,
     pub(super) lost: BTreeMap<PlacementGroupId, Vec<NodeId>>,
+    pub(super) store: Option<StoreId>,
     // Rebuilt from `topics`, not in the snapshot.
     pub(super) names: BTreeMap<String, TopicId>,
     pub(super) collisions: BTreeMap<String, TopicId>,

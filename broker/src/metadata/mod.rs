@@ -29,6 +29,7 @@ mod plan;
 mod refill;
 mod spread;
 mod standing;
+mod store;
 
 pub use apply::{MetadataOutcome, Refusal};
 pub use command::{ConfigChange, ConfigOperation, ConfigSetMode, MetadataCommand, ProducerIdBlock};

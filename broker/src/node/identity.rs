@@ -157,6 +157,22 @@ pub(super) fn load_or_create(
     Ok(directory)
 }
 
+/// The cluster that `dir` belongs to, if it belongs to one. Nothing is made or changed.
+///
+/// # Errors
+/// [`IdentityError`].
+pub(super) fn cluster_of(disk: &dyn Disk, dir: &Path) -> Result<Option<ClusterId>, IdentityError> {
+    let path = dir.join(FILE);
+    match read_small(disk, &path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unreadable(&path, error)),
+        Ok(bytes) => match decode(&bytes) {
+            Ok(found) => Ok(found.founding.as_ref().map(Founding::cluster)),
+            Err(why) => Err(IdentityError::Damaged { path, why }),
+        },
+    }
+}
+
 fn read(disk: &dyn Disk, path: &Path) -> Result<Directory, IdentityError> {
     let bytes = read_small(disk, path).map_err(|error| unreadable(path, error))?;
     decode(&bytes).map_err(|why| IdentityError::Damaged {

@@ -22,7 +22,7 @@ const TICKS_STEADY: u32 = 3;
 const TRANSFER_PAUSE: Duration = Duration::from_secs(10);
 /// At most that long, doubled each time that leadership came back or never went.
 const TRANSFER_PAUSE_MAX: Duration = Duration::from_secs(300);
-/// Leadership that is back sooner after it was given away for want of room has found no room elsewhere. A leader that prefers this broker gives it
+/// Leadership that is back sooner after it was given away has found nobody who does better. A leader that prefers this broker gives it
 /// back after three ticks, and later each time.
 const BACK_SOON: Duration = Duration::from_secs(8);
 /// Longest pause between two attempts to give it away.
@@ -100,22 +100,24 @@ pub(super) fn spread<M: StateMachine>(
     });
 }
 
-/// Gives leadership of `group` away while this broker refuses records for want of room: others may have room.
-pub(super) fn yield_while_refusing<M: StateMachine>(
+/// Gives leadership of `group` away while `unfit` is set, and `why`: others may do better.
+pub(super) fn yield_while<M: StateMachine>(
     id: PlacementGroupId,
     group: &Group<M>,
-    refusing: &Arc<AtomicBool>,
+    unfit: &Arc<AtomicBool>,
+    why: &'static str,
     tasks: &Tasks,
 ) {
-    let (group, refusing) = (group.clone(), Arc::clone(refusing));
+    let (group, unfit) = (group.clone(), Arc::clone(unfit));
     tasks.supervise("leaders-yield", TICK, move || {
-        let (group, refusing) = (group.clone(), Arc::clone(&refusing));
+        let (group, unfit) = (group.clone(), Arc::clone(&unfit));
         async move {
             let mut pause = TICK;
             let mut given: Option<Instant> = None;
+            let mut turn = 0;
             loop {
                 tokio::time::sleep(pause).await;
-                if !refusing.load(Ordering::Relaxed) {
+                if !unfit.load(Ordering::Relaxed) {
                     (pause, given) = (TICK, None);
                     continue;
                 }
@@ -128,25 +130,30 @@ pub(super) fn yield_while_refusing<M: StateMachine>(
                 } else {
                     TICK
                 };
-                tracing::info!(group = %id, "leadership is given away: the disk has too little room for new records");
-                hand_over(&group).await;
+                tracing::info!(group = %id, "leadership is given away: {why}");
+                hand_over(&group, turn).await;
+                // The one that was tried may be no better: another one the next time.
+                turn += 1;
                 given = Some(Instant::now());
             }
         }
     });
 }
 
-/// Hands leadership of `group` to a replica that keeps up, and waits until it leads. Without one, after a moment, it does nothing.
-pub(super) async fn hand_over<M: StateMachine>(group: &Group<M>) {
+/// Hands leadership of `group` to a replica that keeps up, and waits until it leads. Of several it is another one with each `turn`. Without one, after a
+/// moment, it does nothing.
+pub(super) async fn hand_over<M: StateMachine>(group: &Group<M>, turn: usize) {
     let deadline = Instant::now() + HAND_OVER_WITHIN;
     let no_heir = Instant::now() + HEIR_WITHIN;
     let mut leadership = group.leadership();
     while group.is_leader() && Instant::now() < deadline {
         let (followers, voters) = (group.followers(), group.replicas().voters);
-        let mut heirs = followers
+        let heirs: Vec<_> = followers
             .iter()
-            .filter(|(node, ready)| **ready && voters.contains(node));
-        let Some((next, _)) = heirs.next() else {
+            .filter(|(node, ready)| **ready && voters.contains(node))
+            .map(|(node, _)| *node)
+            .collect();
+        let Some(next) = heirs.get(turn % heirs.len().max(1)) else {
             // A single copy has no other replica to lead it.
             if voters.len() < 2 || Instant::now() >= no_heir {
                 return;

@@ -14,10 +14,8 @@ use super::store::NodeStore;
 use crate::admin::{self, AdminServer, AdminState, FlushLink, FlushService, Health, TierService};
 use crate::api::{AnswerMemory, ApiConfig, Broker};
 use crate::config::Config;
-use crate::metadata::MetadataMachine;
 use crate::net::{NetConfig, NetMetrics, NetServer};
 use crate::observe::Metrics;
-use crate::placement::Group;
 use crate::router::Router;
 use crate::wire::FrameLimits;
 use futures::FutureExt;
@@ -170,7 +168,8 @@ pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, Listeners),
         offloads: groups.offloads.clone(),
         flush_link: flush_link(peers, &flushes),
         flushes,
-        archiver: start_archive(config, world, store, &groups.metadata, tasks),
+        archiver: start_archive(config, world, store, groups, tasks),
+        store: groups.store.clone(),
         reader: Arc::clone(&store.reader),
         ask_members: ask_members(peers, &groups.router),
         health: store.health.clone(),
@@ -245,7 +244,7 @@ fn start_archive(
     config: &Config,
     world: &World,
     store: &NodeStore,
-    metadata: &Group<MetadataMachine>,
+    groups: &NodeGroups,
     tasks: &Tasks,
 ) -> Option<Archiver> {
     if !config.archive.enable {
@@ -256,15 +255,22 @@ fn start_archive(
     let interval = archive.interval;
     let (clock, random) = (Arc::clone(&world.clock), Arc::clone(&world.random));
     let archiver = Archiver::new(archive, store.tier.clone(), clock, Arc::clone(&random));
-    let (running, metadata) = (archiver.clone(), metadata.clone());
+    let (running, metadata) = (archiver.clone(), groups.metadata.clone());
+    let guard = groups.store.clone();
     tasks.supervise("archive", ARCHIVE_RESTART_PAUSE, move || {
         let (archiver, metadata) = (running.clone(), metadata.clone());
+        let guard = guard.clone();
         let random = Arc::clone(&random);
         async move {
             loop {
                 tokio::time::sleep(random.jitter(interval)).await;
                 // One broker is enough. Two for a moment do no harm: a commit asserts what it was made on.
                 if !metadata.is_leader() {
+                    continue;
+                }
+                // Another store has no manifests, or those of somebody else: nothing is archived from it, nor into it.
+                if let Err(error) = guard.check().await {
+                    tracing::debug!("the archive waits: {error}");
                     continue;
                 }
                 match archiver.run_once(None).await {

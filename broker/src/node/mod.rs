@@ -18,6 +18,8 @@ mod peers;
 mod refill;
 mod stop;
 mod store;
+mod store_found;
+mod store_mark;
 mod store_watch;
 
 use std::sync::Arc;
@@ -35,6 +37,7 @@ pub use error::{Ended, StartError};
 pub use identity::Identity;
 pub use peers::check_peer_tls;
 pub use store::probe_store;
+pub use store_found::{StoreMarkers, store_markers};
 
 /// The part of health that says what a start waits for.
 const START: &str = "start";

@@ -122,7 +122,7 @@ pub(super) fn open(
     })
 }
 
-fn tier_store(
+pub(super) fn tier_store(
     url: &str,
     config: &Config,
     world: &World,

@@ -34,6 +34,7 @@ mod replica_moves;
 mod reverted;
 mod secured;
 mod starting;
+mod stores;
 mod strangers;
 mod three;
 

@@ -80,6 +80,8 @@ pub struct Reading {
     pub task_panics: u64,
     /// Whether the object store answers.
     pub store_up: bool,
+    /// Whether it is known to be another one than the cluster's.
+    pub store_wrong: bool,
     /// Seconds since the start.
     pub uptime_seconds: u64,
 }
@@ -115,6 +117,7 @@ impl Metrics {
             .set(signed(reading.replicas_reverted));
         gauges.task_panics.set(signed(reading.task_panics));
         gauges.store_up.set(i64::from(reading.store_up));
+        gauges.store_wrong.set(i64::from(reading.store_wrong));
         gauges.uptime_seconds.set(signed(reading.uptime_seconds));
         for group in &reading.groups {
             let label = GroupLabel { group: group.group };

@@ -96,6 +96,7 @@ struct Gauges {
     topic_local_bytes: Family<TopicLabel, Gauge>,
     task_panics: Gauge,
     store_up: Gauge,
+    store_wrong: Gauge,
     uptime_seconds: Gauge,
 }
 
@@ -187,6 +188,7 @@ impl Gauges {
             topic_local_bytes: Family::default(),
             task_panics: Gauge::default(),
             store_up: Gauge::default(),
+            store_wrong: Gauge::default(),
             uptime_seconds: Gauge::default(),
         };
         gauges.register_all(registry);
@@ -203,6 +205,11 @@ impl Gauges {
             "cluster_brokers_fenced",
             "Brokers that clients are kept away from: silent, or stopping",
             g.brokers_fenced.clone(),
+        );
+        registry.register(
+            "store_wrong",
+            "1 while this broker's object store is not the one of the cluster",
+            g.store_wrong.clone(),
         );
         registry.register(
             "groups_lost",

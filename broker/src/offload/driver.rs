@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::error::{OffloadError, ToldToStop};
+use super::guard::StoreGuard;
 use super::parts::parts;
 use super::publish;
 use super::step::{Step, Wish, next};
@@ -21,7 +22,7 @@ use parking_lot::Mutex;
 use tidelog_env::{Clock, CrashPoint, Mutant, Random, Tasks, crash_point, mutant};
 use tidelog_model::LogIndex;
 use tidelog_tiering::key;
-use tidelog_tiering::store::{StoreError, TierStore};
+use tidelog_tiering::store::StoreError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -29,6 +30,8 @@ use tokio::time::Instant;
 const RETRY_PAUSE_MIN: Duration = Duration::from_millis(200);
 /// Longest pause between two tries: a store that comes back is used again within this time.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(15);
+/// Pause while the store is not marked, or not the cluster's: one GET, and metadata says soon which it is.
+const MARK_PAUSE: Duration = Duration::from_secs(1);
 /// How often an idle driver looks whether a cut is due. Flushes and new leadership wake it at once.
 const TICK: Duration = Duration::from_millis(250);
 /// How often a replica that does not lead looks whether it can trim its log.
@@ -104,7 +107,7 @@ impl Offload {
     pub fn start(
         config: OffloadConfig,
         group: DataGroup,
-        store: TierStore,
+        store: StoreGuard,
         clock: Arc<dyn Clock>,
         random: Arc<dyn Random>,
         tasks: &Tasks,
@@ -188,7 +191,7 @@ async fn stopped() {
 struct Driver {
     config: OffloadConfig,
     group: DataGroup,
-    store: TierStore,
+    store: StoreGuard,
     clock: Arc<dyn Clock>,
     random: Arc<dyn Random>,
     progress: Arc<OffloadProgress>,
@@ -215,7 +218,12 @@ impl Driver {
                 for flush in self.waiting.drain(..) {
                     let _gone = flush.done.send(FlushOutcome::NotLeader);
                 }
-                if let Err(error) = self.follow().await {
+                if let Err(error) = self.follow().await
+                    && !matches!(
+                        error,
+                        OffloadError::Unmarked | OffloadError::WrongStore { .. }
+                    )
+                {
                     tracing::warn!(group = %self.group.id(), "the local log was not trimmed, it is tried again: {error}");
                 }
                 // What failed here is another broker's to do now.
@@ -243,6 +251,11 @@ impl Driver {
                 {
                     tracing::debug!(group = %self.group.id(), "a step of offload ended with leadership: {error}");
                     tokio::time::sleep(self.random.jitter(RETRY_PAUSE_MIN)).await;
+                }
+                // Waited for, or said once by who watches the store.
+                Err(error @ (OffloadError::Unmarked | OffloadError::WrongStore { .. })) => {
+                    *self.progress.last_error.lock() = Some(error.to_string());
+                    tokio::time::sleep(self.random.jitter(MARK_PAUSE)).await;
                 }
                 Err(error) => {
                     self.progress.steps_failed.fetch_add(1, Ordering::Relaxed);
@@ -326,9 +339,9 @@ impl Driver {
             .group
             .group()
             .read(|machine| machine.partitions().published_sequence());
-        let cluster = self.store.cluster();
-        let sequence =
-            publish::publish(&self.store, cluster, self.group.id(), published, frozen).await?;
+        let (store, id) = (self.store.store(), self.group.id());
+        let cluster = store.cluster();
+        let sequence = publish::publish(store, cluster, id, published, frozen).await?;
         crash_point(CrashPoint::PublishPut);
         // Again: a put that was tried for long may have ended in another store than it began.
         self.check_store().await?;
@@ -345,7 +358,7 @@ impl Driver {
     async fn upload(&self, frozen: &Frozen) -> Result<(), OffloadError> {
         let uploader = Uploader {
             group: &self.group,
-            store: &self.store,
+            store: self.store.store(),
             clock: self.clock.as_ref(),
             random: self.random.as_ref(),
             flushes: &self.progress.flushes_waiting,
@@ -375,9 +388,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether the store is the one that holds what this group has published. Without the question, a store that was
-    /// exchanged, emptied or unmounted would take new segments, and the local copies would go.
+    /// Whether the store is the cluster's, and holds what this group has published. Without the question, a store of this broker alone, or one that
+    /// was exchanged, emptied or unmounted, would take new segments, and the local copies would go.
     async fn check_store(&self) -> Result<(), OffloadError> {
+        self.store.check().await?;
         let published = self
             .group
             .group()
@@ -386,7 +400,7 @@ impl Driver {
             return Ok(());
         }
         let key = key::snapshot(self.group.id(), published);
-        match self.store.head(&key).await {
+        match self.store.store().head(&key).await {
             Ok(_) => Ok(()),
             Err(StoreError::NotFound { .. }) => Err(OffloadError::OtherStore {
                 key: key.as_str().to_owned(),
@@ -398,6 +412,8 @@ impl Driver {
     /// Saves the cut's state as checkpoint, then purges the log below it, all but what hot reads want.
     async fn trim(&mut self, frozen: &Frozen) -> Result<(), OffloadError> {
         let wanted = self.trim_wanted();
+        // First: a checkpoint that nothing can follow would be written again and again.
+        self.store.check().await?;
         self.group.group().snapshot_and_persist().await?;
         crash_point(CrashPoint::TrimSaved);
         let upto = if wanted {

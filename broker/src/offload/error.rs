@@ -51,6 +51,21 @@ pub enum OffloadError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Nobody has marked the cluster's store yet, or this broker has not heard of it: no store is known to be the right one.
+    #[error(
+        "the cluster's store is not marked yet: the leader of metadata does that as soon as its store works. Nothing is uploaded, published or \
+         trimmed before"
+    )]
+    Unmarked,
+    /// The store is not the cluster's, or not any more.
+    #[error(
+        "the store is not the one of this cluster: {found}. Is store.url that of the other brokers, and a store that all of them share? Nothing \
+         is uploaded, published or trimmed here until it is"
+    )]
+    WrongStore {
+        /// What is in the marker's place.
+        found: String,
+    },
     /// The store lacks what this group has published: it is another one, or it was emptied or unmounted.
     #[error(
         "the store has no {key}, which this group has published: is it the store this cluster began with (store.url), and is \
@@ -81,6 +96,8 @@ impl OffloadError {
             | Self::Hole { .. }
             | Self::ForeignManifest { .. }
             | Self::OtherStore { .. }
+            | Self::Unmarked
+            | Self::WrongStore { .. }
             | Self::Build(_) => false,
         }
     }

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use super::error::OffloadError;
+use super::guard::StoreGuard;
 use crate::metadata::MetadataMachine;
 use crate::placement::{Group, StateMachine};
 use tidelog_env::{CrashPoint, Tasks, crash_point};
 use tidelog_model::LogIndex;
 use tidelog_tiering::key;
-use tidelog_tiering::store::TierStore;
 
 /// How often it is looked whether there is something to save.
 const TICK: Duration = Duration::from_secs(10);
@@ -19,7 +19,7 @@ const TICK: Duration = Duration::from_secs(10);
 const ENTRIES_MIN: u64 = 200;
 
 /// Starts the keeper; it ends with `tasks`.
-pub fn keep_metadata(group: &Group<MetadataMachine>, store: &TierStore, tasks: &Tasks) {
+pub fn keep_metadata(group: &Group<MetadataMachine>, store: &StoreGuard, tasks: &Tasks) {
     let (group, store) = (group.clone(), store.clone());
     tasks.supervise("metadata-keeper", TICK, move || {
         let keeper = Keeper {
@@ -34,7 +34,7 @@ pub fn keep_metadata(group: &Group<MetadataMachine>, store: &TierStore, tasks: &
 
 struct Keeper {
     group: Group<MetadataMachine>,
-    store: TierStore,
+    store: StoreGuard,
     saved: LogIndex,
     published: Option<LogIndex>,
 }
@@ -85,7 +85,14 @@ impl Keeper {
         }) else {
             return Ok(());
         };
+        match self.store.check().await {
+            Ok(()) => {}
+            // Who watches the store has said so, or it comes.
+            Err(OffloadError::Unmarked | OffloadError::WrongStore { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        }
         self.store
+            .store()
             .put_if_absent(&key::metadata(id.index.get()), bytes)
             .await?;
         crash_point(CrashPoint::MetadataPublished);

@@ -6,6 +6,7 @@
 
 mod driver;
 mod error;
+mod guard;
 mod metadata;
 mod parts;
 mod publish;
@@ -14,6 +15,7 @@ mod upload;
 
 pub use driver::{FlushOutcome, Offload, OffloadConfig, OffloadProgress};
 pub use error::OffloadError;
+pub use guard::StoreGuard;
 pub use metadata::keep_metadata;
 
 #[cfg(test)]

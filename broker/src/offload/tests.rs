@@ -3,7 +3,7 @@
 
 use super::parts::parts;
 use super::upload::Uploader;
-use super::{FlushOutcome, Offload, OffloadConfig};
+use super::{FlushOutcome, Offload, OffloadConfig, StoreGuard};
 use crate::datagroup::{DataGroup, DataGroupConfig, DataMachine};
 use crate::log::{GroupLog, GroupLogConfig, LogEnv, NoObserver};
 use crate::partition::{
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tidelog_env::disk::RealDisk;
 use tidelog_env::{SystemClock, SystemRandom, Tasks};
@@ -22,16 +22,17 @@ use tidelog_model::batch::{BatchBuilder, RecordBatch};
 use tidelog_model::codec::Codec;
 use tidelog_model::{
     ClusterId, NodeId, Offset, PartitionId, PartitionIndex, PlacementGroupId, ProducerEpoch,
-    ProducerId, RaftNodeId, Sequence, TimestampMs, TopicId,
+    ProducerId, RaftNodeId, Sequence, StoreId, TimestampMs, TopicId,
 };
 use tidelog_tiering::reader::{ReaderConfig, RemoteReader};
 use tidelog_tiering::store::faulty::{Call, Fault, FaultyStore};
 use tidelog_tiering::store::{StoreLimits, TierStore};
-use tidelog_tiering::{key, manifest};
+use tidelog_tiering::{key, manifest, marker};
 use uuid::Uuid;
 
 const WITHIN: Duration = Duration::from_secs(60);
 const GROUP: PlacementGroupId = PlacementGroupId::new(1);
+const STORE: StoreId = StoreId::new(Uuid::from_u128(5));
 
 fn deadline() -> tokio::time::Instant {
     tokio::time::Instant::now() + WITHIN
@@ -57,6 +58,8 @@ struct Rig {
     memory: Arc<InMemory>,
     faulty: FaultyStore,
     try_timeout: Duration,
+    /// Whether metadata says which store is the cluster's.
+    marked: Arc<AtomicBool>,
 }
 
 struct Running {
@@ -74,6 +77,7 @@ impl Rig {
             faulty: FaultyStore::new(Arc::clone(&memory) as Arc<dyn ObjectStore>),
             memory,
             try_timeout: Duration::from_millis(300),
+            marked: Arc::new(AtomicBool::new(true)),
         }
     }
 
@@ -85,6 +89,17 @@ impl Rig {
         };
         let root = object_store::path::Path::default();
         TierStore::new(over, &root, cluster(), SystemRandom::seeded(3), limits)
+    }
+
+    /// Marks the store, whatever else it does not do, and says that it is the cluster's while `marked` says so.
+    async fn guard(&self, store: &TierStore) -> StoreGuard {
+        let sound = self.store(Arc::clone(&self.memory) as Arc<dyn ObjectStore>);
+        let found = marker::mark(&sound, STORE).await.unwrap();
+        assert!(found.is(STORE));
+        let marked = Arc::clone(&self.marked);
+        StoreGuard::new(store.clone(), move || {
+            marked.load(Ordering::Relaxed).then_some(STORE)
+        })
     }
 
     async fn start(&self) -> Running {
@@ -137,7 +152,8 @@ impl Rig {
             local_bytes: 0,
             upload_bytes_per_second: None,
         };
-        let offload = Offload::start(config, group.clone(), store.clone(), clock, random, &tasks);
+        let guard = self.guard(&store).await;
+        let offload = Offload::start(config, group.clone(), guard, clock, random, &tasks);
         Running {
             tasks,
             group,

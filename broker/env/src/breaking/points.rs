@@ -105,6 +105,8 @@ super::named! {
         TrimForgotten = "trim.forgotten",
         /// The state of metadata is in the store, and the keeper does not remember that.
         MetadataPublished = "metadata.published",
+        /// The store has the cluster's marker, and metadata does not name it.
+        StoreMarked = "store.marked",
         /// A topic is in metadata, and its partitions are in no data group.
         TopicCreated = "topic.created",
         /// A topic is gone from metadata, and its partitions are in their data groups.

@@ -8,13 +8,14 @@ use super::super::error::{Ended, StartError};
 use super::super::leaders;
 use super::super::members;
 use super::super::store::NodeStore;
+use super::super::store_mark;
 use super::starter::Starter;
 use crate::coordinator::membership::MembershipConfig;
 use crate::coordinator::service::{Coordinator, CoordinatorConfig, CoordinatorParts};
 use crate::datagroup::{DataGroup, DataGroupConfig, DataMachine};
 use crate::log::drop_replica;
 use crate::metadata::Standing;
-use crate::offload::{Offload, OffloadConfig};
+use crate::offload::{Offload, OffloadConfig, StoreGuard};
 use crate::peer::Registered;
 use crate::placement::GroupMap;
 use crate::router::{CommitBounds, GroupLogOf, MetadataClient, Router};
@@ -39,6 +40,7 @@ struct Held {
 pub(super) struct Host {
     starter: Starter,
     store: Arc<NodeStore>,
+    pub(super) guard: StoreGuard,
     metadata: MetadataClient,
     router: Router,
     pub(super) offloads: GroupMap<Offload>,
@@ -49,13 +51,14 @@ pub(super) struct Host {
 impl Host {
     pub(super) fn new(
         starter: Starter,
-        store: Arc<NodeStore>,
+        (store, guard): (Arc<NodeStore>, StoreGuard),
         metadata: MetadataClient,
         router: Router,
     ) -> Self {
         Self {
             starter,
             store,
+            guard,
             metadata,
             router,
             offloads: GroupMap::default(),
@@ -244,7 +247,15 @@ impl Host {
                 starter.identity,
                 &tasks,
             );
-            leaders::yield_while_refusing(id, raft_group, &starter.refusing, &tasks);
+            for (unfit, why) in [
+                (
+                    &starter.refusing,
+                    "the disk has too little room for new records",
+                ),
+                (self.guard.wrong(), store_mark::WHY_YIELD),
+            ] {
+                leaders::yield_while(id, raft_group, unfit, why, &tasks);
+            }
         }
         let tier = &starter.config.tier;
         let offload_config = OffloadConfig {
@@ -256,7 +267,7 @@ impl Host {
         let offload = Offload::start(
             offload_config,
             group.clone(),
-            self.store.tier.clone(),
+            self.guard.clone(),
             Arc::clone(&world.clock),
             Arc::clone(&world.random),
             &tasks,

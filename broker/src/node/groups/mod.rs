@@ -21,10 +21,11 @@ use super::members;
 use super::peers::{Peers, SERVICE_ENDS, SERVICE_METADATA};
 use super::refill::admit_damaged;
 use super::store::NodeStore;
+use super::store_mark::{self, Marking};
 use crate::config::Config;
 use crate::coordinator::service::Coordinator;
 use crate::metadata::MetadataMachine;
-use crate::offload::{Offload, keep_metadata};
+use crate::offload::{Offload, StoreGuard, keep_metadata};
 use crate::peer::Registered;
 use crate::placement::{Group, GroupMap};
 use crate::router::{
@@ -46,6 +47,7 @@ pub(super) struct NodeGroups {
     pub(super) offloads: GroupMap<Offload>,
     pub(super) router: Router,
     pub(super) coordinators: GroupMap<Coordinator>,
+    pub(super) store: StoreGuard,
     client: MetadataClient,
     host: Arc<Host>,
     registered: Option<Registered>,
@@ -63,9 +65,9 @@ impl NodeGroups {
     /// Lets others lead what this broker leads. Returns when they do, or after some seconds.
     pub(super) async fn hand_over(&self) {
         let groups: Vec<_> = self.router.data_groups().collect();
-        let data = groups.iter().map(|group| hand_over(group.group()));
+        let data = groups.iter().map(|group| hand_over(group.group(), 0));
         futures::future::join_all(data).await;
-        hand_over(&self.metadata).await;
+        hand_over(&self.metadata, 0).await;
     }
 
     /// Stops every group; the metadata group last. Peers reach none of them before.
@@ -129,7 +131,11 @@ pub(super) async fn start(parts: Parts<'_>) -> Result<NodeGroups, StartError> {
     let client = metadata_client(&parts, &metadata);
     let elsewhere = LeadersElsewhere::default();
     let router = Router::new(client.clone(), elsewhere.clone());
-    let store = Arc::clone(parts.store);
+    let marked = metadata.clone();
+    let guard = StoreGuard::new(parts.store.tier.clone(), move || {
+        marked.read(|machine| machine.image().store())
+    });
+    let store = (Arc::clone(parts.store), guard.clone());
     let host = Arc::new(Host::new(starter, store, client.clone(), router.clone()));
     let begun = begin(&parts, &client, &host, &router, &elsewhere).await;
     let groups = NodeGroups {
@@ -137,6 +143,7 @@ pub(super) async fn start(parts: Parts<'_>) -> Result<NodeGroups, StartError> {
         offloads: host.offloads.clone(),
         router,
         coordinators: host.coordinators.clone(),
+        store: guard,
         client,
         host,
         registered: started.registered,
@@ -194,6 +201,19 @@ async fn begin(
         let host = Arc::clone(host);
         watch.start(move |standing| host.end(standing), tasks);
     }
-    keep_metadata(metadata, &parts.store.tier, tasks);
+    let guard = &host.guard;
+    keep_metadata(metadata, guard, tasks);
+    if parts.peers.is_some() {
+        let why = store_mark::WHY_YIELD;
+        leaders::yield_while(metadata_id, metadata, guard.wrong(), why, tasks);
+    }
+    let marking = Marking {
+        guard: guard.clone(),
+        url: parts.store.url.clone(),
+        health: parts.store.health.clone(),
+        client: client.clone(),
+        router: router.clone(),
+    };
+    store_mark::start(marking, tasks);
     Ok(())
 }

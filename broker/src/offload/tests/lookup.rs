@@ -114,7 +114,8 @@ async fn a_lookup_plans_anew_when_the_tail_moves() {
     running.delete_below(0, 1).await;
     running.flush(true).await;
     running.append_batch(0, 3, batch_of(&[3, 500, 4])).await;
-    rig.faulty.inject_forever(Call::Get, Fault::UntilHealed);
+    // That read alone: what is tiered meanwhile asks whether the store is the cluster's.
+    rig.faulty.inject(Call::Get, [Fault::UntilHealed]);
     let before = rig.faulty.calls(Call::Get);
     let group = running.group.clone();
     let lookup = tokio::spawn(async move {

@@ -5,11 +5,11 @@ use futures::TryStreamExt;
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 
-/// Every object there is, and then none of them.
-async fn take_away(memory: &InMemory) -> Vec<(Path, Bytes)> {
+/// The objects whose path `holds`, and then none of them.
+async fn take_away(memory: &InMemory, holds: fn(&Path) -> bool) -> Vec<(Path, Bytes)> {
     let found: Vec<_> = memory.list(None).try_collect().await.unwrap();
     let mut taken = Vec::new();
-    for object in found {
+    for object in found.into_iter().filter(|object| holds(&object.location)) {
         let bytes = memory
             .get(&object.location)
             .await
@@ -25,10 +25,18 @@ async fn take_away(memory: &InMemory) -> Vec<(Path, Bytes)> {
 
 /// Proves that an empty store in place of the one that holds published manifests gets nothing, and costs nothing: the step
 /// fails with its reason, local records stay, and when the right store is back everything goes on and is readable. In each
-/// stage of a cut.
+/// stage of a cut. With the marker gone, and with the marker there but what was published gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exchanged_store_is_refused() {
-    for stage in ["cut", "uploaded"] {
+    let is_marker = |path: &Path| path.as_ref().ends_with("store.json");
+    let is_other = |path: &Path| !path.as_ref().ends_with("store.json");
+    let both: [fn(&Path) -> bool; 2] = [is_marker, is_other];
+    for (stage, taken) in [
+        ("cut", both[0]),
+        ("uploaded", both[0]),
+        ("cut", both[1]),
+        ("uploaded", both[1]),
+    ] {
         let rig = Rig::new();
         let running = rig.start().await;
         running.create(0).await;
@@ -44,7 +52,7 @@ async fn an_exchanged_store_is_refused() {
                 .flush_until(|stage| matches!(stage, CutStage::Uploaded(_)))
                 .await;
         }
-        let taken = take_away(&rig.memory).await;
+        let taken = take_away(&rig.memory, taken).await;
         rig.faulty.heal();
         let flush = {
             let offload = running.offload.clone();
@@ -90,4 +98,61 @@ async fn an_exchanged_store_is_refused() {
         assert_eq!(running.published().await, 2);
         running.crash().await;
     }
+}
+
+/// Proves that nothing leaves the local disk while metadata names no store, nor into a store that is another one than it names, also where the group has
+/// published nothing yet; that a replica in which a cut was published does not trim there either; and that all goes on in the right one.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_clusters_store_gets_anything() {
+    let rig = Rig::new();
+    rig.marked.store(false, Ordering::Relaxed);
+    let running = rig.start().await;
+    running.create(0).await;
+    running.append(0, 0, 10).await;
+    let flush = {
+        let offload = running.offload.clone();
+        tokio::spawn(async move { offload.flush(true).await })
+    };
+    let says = |text: &'static str| {
+        let progress = running.offload.progress();
+        let said = async move {
+            while progress
+                .last_error()
+                .is_none_or(|error| !error.contains(text))
+            {
+                tokio::task::yield_now().await;
+            }
+        };
+        async move { tokio::time::timeout(WITHIN, said).await.expect(text) }
+    };
+    says("not marked yet").await;
+    let of_cluster = take_away(&rig.memory, |_| true).await;
+    let paths: Vec<_> = of_cluster.iter().map(|(path, _)| path.clone()).collect();
+    assert_eq!(paths.len(), 1, "only the marker: {paths:?}");
+    // A store of this broker alone, which a leader before it has marked.
+    let own = StoreId::new(Uuid::from_u128(6));
+    assert!(marker::mark(&running.store, own).await.unwrap().is(own));
+    rig.marked.store(true, Ordering::Relaxed);
+    says("00000006").await;
+    let objects: Vec<_> = rig.memory.list(None).try_collect().await.unwrap();
+    assert_eq!(objects.len(), 1, "only the other marker");
+    assert!(!flush.is_finished());
+    assert_eq!(
+        running
+            .offload
+            .progress()
+            .steps_failed
+            .load(Ordering::Relaxed),
+        0
+    );
+    for (path, bytes) in of_cluster {
+        rig.memory.put(&path, bytes.into()).await.unwrap();
+    }
+    let outcome = tokio::time::timeout(WITHIN, flush).await;
+    assert_eq!(
+        outcome.expect("the flush ends").unwrap(),
+        FlushOutcome::Done
+    );
+    running.check(0, 10).await;
+    running.crash().await;
 }
