@@ -55,9 +55,7 @@ impl Breaking {
     /// Begins and ends what is due.
     pub(crate) fn step(&mut self, world: &mut Brokers) -> Result<()> {
         let now = world.hosts.now();
-        let before = self.on.len();
-        self.on.retain(|(end, _)| *end > now);
-        let mut changed = self.on.len() != before;
+        let mut changed = self.end(world, |end| end <= now);
         while let Some(step) = self.ahead.pop_if(|step| step.at <= now) {
             tracing::info!("fault: {} for {} ms", step.fault, step.lasts.as_millis());
             begin(step.fault, world);
@@ -80,6 +78,20 @@ impl Breaking {
             self.settle(world)?;
         }
         Ok(())
+    }
+
+    /// Ends the faults whose time `is_over`; whether there were any.
+    fn end(&mut self, world: &mut Brokers, is_over: impl Fn(Duration) -> bool) -> bool {
+        let (over, on) = self.on.iter().partition(|(end, _)| is_over(*end));
+        self.on = on;
+        let over: Vec<(Duration, Fault)> = over;
+        for (_, fault) in &over {
+            // Somebody sets the clock right again.
+            if let Fault::ClockJump(place, seconds) = fault {
+                jump(world, *place, -seconds);
+            }
+        }
+        !over.is_empty()
     }
 
     /// Who died at a crash point stays down for a while, without power where that was meant.
@@ -106,7 +118,7 @@ impl Breaking {
         tracing::info!("everything heals");
         self.bury(world, world.hosts.now());
         self.ahead.clear();
-        self.on.clear();
+        self.end(world, |_| true);
         self.settle(world)
     }
 
@@ -252,6 +264,12 @@ fn bad_store() -> StoreFaults {
     }
 }
 
+fn jump(world: &mut Brokers, place: usize, seconds: i64) {
+    if let Some(machine) = world.machines.get(place) {
+        world.hosts.jump(machine.host, seconds.saturating_mul(1000));
+    }
+}
+
 /// What happens at once.
 fn begin(fault: Fault, world: &mut Brokers) {
     match fault {
@@ -288,11 +306,7 @@ fn begin(fault: Fault, world: &mut Brokers) {
                 }
             }
         }
-        Fault::ClockJump(place, seconds) => {
-            if let Some(machine) = world.machines.get(place) {
-                world.hosts.jump(machine.host, seconds.saturating_mul(1000));
-            }
-        }
+        Fault::ClockJump(place, seconds) => jump(world, place, seconds),
         Fault::CutOneWay(..)
         | Fault::Cut(..)
         | Fault::CutOff(_)

@@ -28,6 +28,8 @@ const PEER: u16 = 9093;
 const ADMIN: u16 = 9094;
 /// `cluster.session-ms`, at least.
 const SESSION_MS: u64 = 6000;
+/// What a broker says that was emptied, and holds nothing that counts.
+const DECOMMISSIONED: &str = "was decommissioned with this data directory";
 /// Who ended by itself is started again after this long, as by a service manager.
 const AGAIN: Duration = Duration::from_secs(2);
 
@@ -250,8 +252,13 @@ impl Brokers {
                         Some(Ended::Returned(Ok(()))) | None => "it ended".to_owned(),
                     };
                     tracing::info!("broker {} ended by itself: {why}", machine.id);
-                    machine.ended.push(why);
                     machine.disk.kill();
+                    if why.contains(DECOMMISSIONED) {
+                        // Its operator gives it an empty disk, as it says.
+                        machine.disk.replace();
+                    } else {
+                        machine.ended.push(why);
+                    }
                     machine.down = Some(Down::Until(now + AGAIN));
                     self.net.process_died(address(place));
                 }

@@ -18,6 +18,8 @@ use crate::work::Work;
 const CALM: Duration = Duration::from_secs(15);
 /// Shortest and longest time between the beginnings of two faults.
 const BETWEEN: (u64, u64) = (500, 20_000);
+/// How far a clock jumps, seconds: two jumps together stay within the hour that a broker allows a record to be ahead of it.
+const JUMP: i64 = 1500;
 /// How often a disk is damaged in a run. A broker sets aside damaged files four times, then it asks for a human.
 const DAMAGES_MAX: usize = 3;
 /// Shortest and longest time that a fault lasts.
@@ -164,7 +166,7 @@ pub(crate) enum Fault {
     BadStore,
     /// No call comes through.
     StoreOutage,
-    /// The wall clock of a broker jumps by so many seconds.
+    /// The wall clock of a broker jumps by so many seconds, and back when the fault ends.
     ClockJump(usize, i64),
     /// Its clocks run by so many parts per million too fast.
     Skew(usize, i32),
@@ -251,7 +253,7 @@ fn fault(dice: &mut StdRng, brokers: usize) -> Fault {
             0 => Fault::StoreOutage,
             _ => Fault::BadStore,
         },
-        10 => Fault::ClockJump(broker, dice.random_range(-7200..7200)),
+        10 => Fault::ClockJump(broker, dice.random_range(-JUMP..JUMP)),
         11 => Fault::Skew(broker, dice.random_range(-50_000..50_000)),
         12..16 => {
             let point = CrashPoint::ALL[dice.random_range(0..CrashPoint::ALL.len())];

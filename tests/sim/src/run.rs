@@ -22,7 +22,7 @@ use crate::trace::Trace;
 use crate::work::{Place, Stages};
 
 /// Once everything is healed, all must be live and read within this.
-const HEALED_WITHIN: Duration = Duration::from_secs(300);
+const HEALED_WITHIN: Duration = Duration::from_secs(600);
 /// What a run tells.
 pub(crate) struct Told {
     /// Simulated time.

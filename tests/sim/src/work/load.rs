@@ -47,7 +47,9 @@ pub(super) async fn run(place: Place) -> Result<()> {
     };
     place.stages.healed.cancelled().await;
     load.progress_everywhere(EACH).await?;
+    tracing::info!("every partition takes records again");
     load.finish().await?;
+    tracing::info!("everything is written and read");
     place.stages.written.cancel();
     // Nothing is refused or lost any more: everything gets into the store, and is read from there.
     let mut dice = place.dice();
@@ -59,6 +61,7 @@ pub(super) async fn run(place: Place) -> Result<()> {
         tracing::info!("not everything is in the store yet: {error}");
         tokio::time::sleep(AGAIN).await;
     }
+    tracing::info!("everything is in the store");
     load.read_again()
         .await
         .context("read from the store in the end")?;
