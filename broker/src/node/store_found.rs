@@ -14,13 +14,15 @@ use tidelog_tiering::marker::{self, Found};
 
 /// Clusters of the store that are named at most.
 const SHOWN: usize = 10;
+/// Places of clusters that are looked at for them, at most: probes leave empty directories in a `file://` store.
+const LOOKED: usize = 100;
 
 /// What is in a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreMarkers {
     /// The cluster that the data directory belongs to, if it belongs to one, and what is in the place of its marker.
     pub own: Option<(ClusterId, Found)>,
-    /// Other clusters that have something in this store.
+    /// Other clusters that have marked this store, or whose marker cannot be read.
     pub others: Vec<(ClusterId, Found)>,
     /// Further ones, which were not looked at.
     pub more: usize,
@@ -57,7 +59,8 @@ impl StoreMarkers {
             }
             found => format!("note     the store is used by cluster {cluster}: {found}"),
         });
-        let more = (self.more > 0).then(|| format!("note     and by {} more clusters", self.more));
+        let more =
+            (self.more > 0).then(|| format!("note     and perhaps by {} more clusters", self.more));
         own.into_iter().chain(others).chain(more).collect()
     }
 }
@@ -84,12 +87,18 @@ pub async fn store_markers(
         found.own = Some((cluster, at));
     }
     let clusters = tier.clusters().await.map_err(failed)?;
-    let mut others = clusters.into_iter().filter(|at| Some(*at) != own);
-    for cluster in others.by_ref().take(SHOWN) {
+    let others = clusters.into_iter().filter(|at| Some(*at) != own);
+    for (number, cluster) in others.enumerate() {
+        if number >= LOOKED || found.others.len() >= SHOWN {
+            found.more += 1;
+            continue;
+        }
         let at = marker::look(&tier.of_cluster(cluster)).await;
-        found.others.push((cluster, at.map_err(failed)?));
+        match at.map_err(failed)? {
+            Found::Absent => {}
+            at => found.others.push((cluster, at)),
+        }
     }
-    found.more = others.count();
     Ok(found)
 }
 
@@ -110,7 +119,7 @@ mod tests {
         ClusterId::new(Uuid::from_u128(number))
     }
 
-    /// Proves what is said before a start: nothing of an empty store; the clusters that have something in it; whether it has the marker of the data
+    /// Proves what is said before a start: nothing of an empty store; the clusters that have marked it; whether it has the marker of the data
     /// directory's own, and that a foreign one in its place is an error.
     #[tokio::test]
     async fn markers_are_told() {
@@ -131,6 +140,9 @@ mod tests {
         for number in 1..=12 {
             marker::mark(&tier(cluster(number)), id).await.unwrap();
         }
+        // What a probe leaves is no cluster.
+        let (probed, left) = (tier(cluster(0)), key::alive(NodeId::new(1)));
+        probed.put_object(&left, vec!["x".into()]).await.unwrap();
         let found = look(false).await.unwrap();
         assert_eq!((found.others.len(), found.more), (10, 2));
         assert!(found.lines()[0].contains(&cluster(1).to_string()));
