@@ -154,14 +154,14 @@ impl Cluster {
     pub async fn delete_topic(&self, name: &str) -> Result<(), Error> {
         let what = format!("delete topic '{name}'");
         let unknown = || Error::Invalid(format!("{what}: there is no such topic"));
-        let metadata = self
-            .topic_now(name)
-            .await
-            .map_err(|error| match error.code() {
-                Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) => unknown(),
-                _ => error,
-            })?;
-        let id = metadata.topics.get(name).map(|topic| topic.id);
+        // A broker that has not heard of the topic yet tells no id; who deletes it by name finds out.
+        let metadata = match self.topic_now(name).await {
+            Ok(metadata) => Some(metadata),
+            Err(error) if error.code() == Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) => None,
+            Err(error) => return Err(error),
+        };
+        let known = metadata.as_ref();
+        let id = known.and_then(|metadata| metadata.topics.get(name).map(|topic| topic.id));
         let id = id.filter(|id| *id != [0; 16]);
         self.ask_any::<DeleteTopicsRequest>(
             1..=6,

@@ -24,7 +24,7 @@ use crate::wire::messages::{
     topic_id, wire_topic_id,
 };
 use tidelog_model::{NodeId, TopicId};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 type Refused = (ErrorCode, String);
 
@@ -294,7 +294,7 @@ pub(super) async fn delete(broker: &Broker, request: DeleteTopicsRequest) -> Del
         let mut result = DeletableTopicResult::default();
         result.name = wanted.name.clone();
         result.topic_id = wanted.topic_id;
-        let outcome = match find(broker, &wanted) {
+        let outcome = match find_surely(broker, &wanted, deadline).await {
             Ok((id, name)) => {
                 result.name = Some(StrBytes::from(name));
                 result.topic_id = wire_topic_id(id);
@@ -313,6 +313,26 @@ pub(super) async fn delete(broker: &Broker, request: DeleteTopicsRequest) -> Del
         answer.responses.push(result);
     }
     answer
+}
+
+/// As [`find`]. A topic that this broker has not heard of may be there all the same, and who deletes it takes *unknown* for *gone*: everything that is committed
+/// now is waited for first.
+async fn find_surely(
+    broker: &Broker,
+    wanted: &DeleteTopicState,
+    deadline: Instant,
+) -> Result<(TopicId, String), ErrorCode> {
+    match find(broker, wanted) {
+        Err(ErrorCode::UnknownTopicOrPartition | ErrorCode::UnknownTopicId) => {
+            let barrier = timeout_at(deadline, broker.router.metadata_barrier()).await;
+            match barrier {
+                Ok(Ok(())) => find(broker, wanted),
+                Ok(Err(error)) => Err(metadata_code(&error)),
+                Err(_) => Err(ErrorCode::NotController),
+            }
+        }
+        found => found,
+    }
 }
 
 fn find(broker: &Broker, wanted: &DeleteTopicState) -> Result<(TopicId, String), ErrorCode> {
