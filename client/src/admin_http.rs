@@ -320,9 +320,19 @@ impl AdminClient {
         self.get("/api/v1/members", None).await
     }
 
-    /// Takes in a broker that waits; with `force` also in place of one that lives.
+    /// Takes in a broker that waits; with `force` also in place of one that lives. Refused where data may be lost with the one it replaces.
     pub async fn add_broker(&self, broker: i32, force: bool) -> Result<Members, AdminError> {
         let body = serde_json::json!({"broker": broker, "force": force});
+        self.post("/api/v1/members/add", &body).await
+    }
+
+    /// The same, whatever is lost with the one it replaces.
+    pub async fn add_broker_giving_up_data(
+        &self,
+        broker: i32,
+        force: bool,
+    ) -> Result<Members, AdminError> {
+        let body = serde_json::json!({"broker": broker, "force": force, "give_up_data": true});
         self.post("/api/v1/members/add", &body).await
     }
 

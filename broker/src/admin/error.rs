@@ -87,6 +87,10 @@ impl Failure {
         Self::new(StatusCode::CONFLICT, "broker_lives", message)
     }
 
+    pub(super) fn data_needed(message: String) -> Self {
+        Self::new(StatusCode::CONFLICT, "data_needed", message)
+    }
+
     pub(super) fn refused(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "refused", message)
     }

@@ -14,9 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::AdminState;
 use super::error::{Body, Failure};
-use crate::metadata::{
-    Address, Admission, AdmissionExpects, MetadataCommand, MetadataImage, MetadataOutcome, Refusal,
-};
+use super::replace::{self, Wanted};
+use crate::metadata::{Address, Admission, MetadataCommand, MetadataImage, MetadataOutcome};
 use crate::placement::ReplicasNow;
 use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId, Term, TimestampMs};
 
@@ -245,17 +244,29 @@ pub(super) async fn members(State(state): State<AdminState>) -> Json<Members> {
     Json(members_of(&state).await)
 }
 
+/// What became of a proposal.
+pub(super) async fn proposed(
+    state: &AdminState,
+    command: &MetadataCommand,
+) -> Result<MetadataOutcome, Failure> {
+    let outcome = state.router.propose_metadata(command).await;
+    outcome.map_err(|error| {
+        if error.may_have_happened() {
+            Failure::unknown(error.to_string())
+        } else {
+            Failure::unavailable(error.to_string())
+        }
+    })
+}
+
 /// Proposes, and answers with what is so then.
 async fn propose(state: &AdminState, command: &MetadataCommand) -> Result<Json<Members>, Failure> {
-    match state.router.propose_metadata(command).await {
-        Ok(MetadataOutcome::MembersChanged) => Ok(Json(members_of(state).await)),
-        Ok(MetadataOutcome::Refused(Refusal::MemberLives(node))) => Err(Failure::lives(node)),
-        Ok(MetadataOutcome::Refused(refusal)) => Err(Failure::refused(refusal.to_string())),
-        Ok(other) => Err(Failure::refused(format!(
+    match proposed(state, command).await? {
+        MetadataOutcome::MembersChanged => Ok(Json(members_of(state).await)),
+        MetadataOutcome::Refused(refusal) => Err(Failure::refused(refusal.to_string())),
+        other => Err(Failure::refused(format!(
             "an answer to something else: {other:?}"
         ))),
-        Err(error) if error.may_have_happened() => Err(Failure::unknown(error.to_string())),
-        Err(error) => Err(Failure::unavailable(error.to_string())),
     }
 }
 
@@ -265,6 +276,9 @@ pub(super) struct AddRequest {
     /// Replace a member although it lives.
     #[serde(default)]
     force: bool,
+    /// Replace a member although data may be lost with it.
+    #[serde(default)]
+    give_up_data: bool,
 }
 
 pub(super) async fn add(
@@ -272,20 +286,9 @@ pub(super) async fn add(
     Body(request): Body<AddRequest>,
 ) -> Result<Json<Members>, Failure> {
     let node = NodeId::new(request.broker);
-    let mut asked = (state.ask_members)().await;
-    asked.retain(|waiting| waiting.node == node);
-    let waiting = one_of(asked, request.broker)?;
-    // What this broker's image says may be old. What changes after this is seen when the command is applied.
-    let current = state.router.metadata_barrier().await;
-    current.map_err(|error| Failure::unavailable(error.to_string()))?;
-    let (member, lives) = state.router.image(|image| {
-        let member = image.members().get(&node).map(|member| member.raft_node);
-        let other = member.is_some_and(|raft_node| raft_node != waiting.raft_node);
-        (member, other && image.is_live(node))
-    });
-    if lives && !request.force {
-        return Err(Failure::lives(node));
-    }
+    let asked = (state.ask_members)().await;
+    let same = asked.iter().filter(|waiting| waiting.node == node);
+    let waiting = one_of(same.cloned().collect(), request.broker)?;
     let peer = address(&waiting.peer).ok_or_else(|| {
         Failure::refused(format!(
             "broker {node} says that others reach it at {:?}, which is no host:port; set its peer.advertised",
@@ -295,15 +298,19 @@ pub(super) async fn add(
     let admission = Admission {
         node,
         raft_node: waiting.raft_node,
-        zone: waiting.zone,
+        zone: waiting.zone.clone(),
         peer: Some(peer),
         by_operator: true,
-        expects: Some(AdmissionExpects {
-            member,
-            although_it_lives: request.force,
-        }),
+        expects: None,
     };
-    propose(&state, &MetadataCommand::AdmitBroker(admission)).await
+    let wanted = Wanted {
+        waiting,
+        admission,
+        force: request.force,
+        give_up_data: request.give_up_data,
+    };
+    replace::admit(&state, &wanted, &asked).await?;
+    Ok(Json(members_of(&state).await))
 }
 
 /// The one broker of this id that waits.

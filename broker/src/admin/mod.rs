@@ -11,6 +11,7 @@ mod health;
 mod leader_parts;
 mod members;
 mod readiness;
+mod replace;
 mod scrape;
 mod server;
 mod tier;
@@ -31,6 +32,7 @@ pub use health::{Health, Reason};
 pub use leader_parts::TierService;
 pub use members::{AskMembers, WaitingBroker};
 pub use readiness::watch_groups;
+pub use replace::AskWithout;
 pub use server::{AdminServer, serve};
 
 /// What the admin routes work on.
@@ -52,6 +54,8 @@ pub struct AdminState {
     pub reader: Arc<RemoteReader>,
     /// What all members know of brokers that wait, and of empty replicas.
     pub ask_members: AskMembers,
+    /// What all members lead that needs a Raft node not.
+    pub ask_without: AskWithout,
     /// Readiness.
     pub health: Health,
     /// Metric values.

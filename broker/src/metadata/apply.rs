@@ -134,6 +134,33 @@ pub enum Refusal {
         /// Brokers that would stay.
         stay: usize,
     },
+    /// Its replicas would find no place among those that live.
+    #[error(
+        "broker {node} cannot go now: what it holds needs {needed} brokers that live besides it and are not being decommissioned, and {live} do: start {} first, or \
+         add one",
+        brokers(silent)
+    )]
+    TooFewLive {
+        /// Who was to go.
+        node: NodeId,
+        /// Brokers that are needed.
+        needed: usize,
+        /// Those that live.
+        live: usize,
+        /// Those that do not.
+        silent: Vec<NodeId>,
+    },
+    /// It would be replaced, and nobody else has what it has.
+    #[error(
+        "broker {node} is not replaced: it has, or had, the only copy of {copies}. Start it with the data directory that it had. --give-up-data replaces it all the \
+         same: nobody can read or append to these then"
+    )]
+    GivesUp {
+        /// Who was to be replaced.
+        node: NodeId,
+        /// What would be lost.
+        copies: String,
+    },
     /// It holds replicas of lost groups: nobody can take them over.
     #[error(
         "broker {node} cannot go: most copies of {partitions} are gone with their disks, and nobody could take over what it holds. Start the brokers with the \
@@ -148,7 +175,7 @@ pub enum Refusal {
     /// It is silent, and nobody else has a copy of what it has.
     #[error(
         "broker {node} cannot go: it is silent, and has the only copy of {copies}. Start it with the data directory it had, and try again. What cannot be had \
-         back is given up by deleting these topics, or, all of it, by starting the broker with an empty directory and `tidelog cluster add {node}`"
+         back is given up by deleting these topics, or, all of it, by starting the broker with an empty directory and `tidelog cluster add {node} --give-up-data`"
     )]
     OnlyCopies {
         /// Who was to go.
@@ -188,6 +215,18 @@ pub enum Refusal {
     },
 }
 
+/// `broker 3`, `brokers 3, 4`; the first of many.
+pub fn brokers(ids: &[NodeId]) -> String {
+    const NAMED_MAX: usize = 10;
+    let names = ids.iter().take(NAMED_MAX).map(ToString::to_string);
+    let names = names.collect::<Vec<_>>().join(", ");
+    match (ids.len(), ids.len().saturating_sub(NAMED_MAX)) {
+        (1, _) => format!("broker {names}"),
+        (_, 0) => format!("brokers {names}"),
+        (_, more) => format!("brokers {names} and {more} more"),
+    }
+}
+
 fn member_now(now: Option<RaftNodeId>) -> String {
     now.map_or_else(
         || "no member has this id now".to_owned(),
@@ -219,6 +258,8 @@ impl Refusal {
             | Self::Outdated => ErrorCode::InvalidRequest,
             Self::NotReplica { .. }
             | Self::TooFewBrokers { .. }
+            | Self::TooFewLive { .. }
+            | Self::GivesUp { .. }
             | Self::HoldsLost { .. }
             | Self::OnlyCopies { .. } => ErrorCode::InvalidReplicaAssignment,
             Self::NoProducerIds | Self::Unreadable(_) => ErrorCode::UnknownServerError,

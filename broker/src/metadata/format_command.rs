@@ -8,7 +8,7 @@ use super::format_membership::{
     take_raft_node, take_refill, take_replicas,
 };
 use super::image::Address;
-use super::membership::Admission;
+use super::membership::{Admission, AdmissionExpects};
 use crate::format::{FormatError, Reader, Writer};
 use crate::placement::Command;
 use bytes::Bytes;
@@ -18,6 +18,8 @@ use tidelog_model::{ClusterId, LogIndex, NodeId, PlacementGroupId, StoreId, Time
 const VERSION: u8 = 1;
 /// What version 2 of [`REGISTER_BROKER`] and [`ADMIT_BROKER`] adds is absent in version 1. A command without it is written as version 1.
 const VERSION_2: u8 = 2;
+/// What version 3 of [`ADMIT_BROKER`] adds is absent in version 2, and where something is given up.
+const VERSION_3: u8 = 3;
 
 const BOOTSTRAP_CLUSTER: u8 = 1;
 const REGISTER_BROKER: u8 = 2;
@@ -160,8 +162,12 @@ impl MetadataCommand {
                 raft_node: Some(_), ..
             }
             | Self::AdmitBroker(Admission {
-                expects: Some(_), ..
+                expects: Some(AdmissionExpects { checked: None, .. }),
+                ..
             }) => VERSION_2,
+            Self::AdmitBroker(Admission {
+                expects: Some(_), ..
+            }) => VERSION_3,
             _ => VERSION,
         }
     }
@@ -200,7 +206,8 @@ pub fn decode_command(dir: &[u8]) -> Result<(MetadataCommand, TimestampMs), Form
     let kind = from.u8("the kind")?;
     let version = from.u8("the version")?;
     let newest = match kind {
-        REGISTER_BROKER | ADMIT_BROKER => VERSION_2,
+        REGISTER_BROKER => VERSION_2,
+        ADMIT_BROKER => VERSION_3,
         _ => VERSION,
     };
     if version < VERSION || version > newest {

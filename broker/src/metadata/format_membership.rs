@@ -20,6 +20,9 @@ pub(super) fn put_admission(to: &mut Writer, admission: &Admission) {
     if let Some(expects) = admission.expects {
         to.u64(expects.member.map_or(0, RaftNodeId::get));
         to.u8(u8::from(expects.although_it_lives));
+        if let Some(checked) = expects.checked {
+            to.u64(checked.get());
+        }
     }
 }
 
@@ -30,14 +33,20 @@ pub(super) fn take_admission(from: &mut Reader<'_>, version: u8) -> Result<Admis
         zone: from.text("the zone")?,
         peer: take_address(from)?,
         by_operator: from.flag("who asked")?,
-        expects: (version >= 2).then(|| take_expects(from)).transpose()?,
+        expects: (version >= 2)
+            .then(|| take_expects(from, version))
+            .transpose()?,
     })
 }
 
-fn take_expects(from: &mut Reader<'_>) -> Result<AdmissionExpects, FormatError> {
+fn take_expects(from: &mut Reader<'_>, version: u8) -> Result<AdmissionExpects, FormatError> {
     Ok(AdmissionExpects {
         member: take_raft_node(from, "the member's Raft node")?,
         although_it_lives: from.flag("whether one that lives is replaced")?,
+        checked: match version {
+            2 => None,
+            _ => Some(LogIndex::new(from.u64("the image's entry")?)),
+        },
     })
 }
 

@@ -60,7 +60,7 @@ impl MetadataImage {
     }
 
     /// All brokers that hold the group, shall, or should once.
-    fn brokers_of(&self, group: PlacementGroupId) -> BTreeSet<NodeId> {
+    pub(super) fn brokers_of(&self, group: PlacementGroupId) -> BTreeSet<NodeId> {
         let also = self.moves.get(&group).map(|moving| &moving.also);
         let lists = [self.groups.get(&group), also, self.lost.get(&group)];
         let lists = lists.into_iter().flatten().flatten();
@@ -223,7 +223,7 @@ impl MetadataImage {
 }
 
 /// Names for people: all, or the first of many.
-fn listed(names: &[String]) -> String {
+pub(super) fn listed(names: &[String]) -> String {
     let shown = names.iter().take(NAMED_MAX).map(String::as_str);
     let shown = shown.collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(NAMED_MAX) {

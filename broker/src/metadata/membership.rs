@@ -65,6 +65,9 @@ pub struct AdmissionExpects {
     pub member: Option<RaftNodeId>,
     /// That member is replaced also while it lives.
     pub although_it_lives: bool,
+    /// The last entry of the image on which it was found that no group needs what that member has; nothing may have been applied since. `None`: there is no such
+    /// member, or what only it has is given up (and in version 2).
+    pub checked: Option<LogIndex>,
 }
 
 impl MetadataImage {
@@ -182,7 +185,10 @@ impl MetadataImage {
         if now.is_some() && self.is_live(node) && !expects.although_it_lives {
             return Err(Refusal::MemberLives(node));
         }
-        Ok(())
+        match expects.checked {
+            Some(checked) => self.check_nothing_given_up(node, checked),
+            None => Ok(()),
+        }
     }
 
     /// A member says where its listeners are. Who has left meanwhile, or was replaced, is refused: it would be shown for ever, and nobody could take it out.
@@ -250,6 +256,7 @@ impl MetadataImage {
         if draining {
             self.check_copies_without(node)?;
             self.check_room_without(node)?;
+            self.check_live_room_without(node)?;
             self.check_majority_without(node)?;
         } else {
             // What is on its way because of the drain turns back; the rest goes on.
@@ -283,6 +290,28 @@ impl MetadataImage {
             return Err(Refusal::TooFewBrokers { node, needed, stay });
         }
         Ok(())
+    }
+
+    /// Whether so many brokers live that the copies of `node` find room: a drain that waits for a dead one would wait for ever.
+    fn check_live_room_without(&self, node: NodeId) -> Result<(), Refusal> {
+        let held = self.groups.iter().filter(|(group, _)| {
+            self.holds(**group, node) && !self.is_lost(**group) && self.has_content(**group)
+        });
+        let needed = held.map(|(_, nodes)| nodes.len()).max().unwrap_or(0);
+        let members = self.members.iter();
+        let stay = members.filter(|(id, member)| **id != node && !member.draining);
+        let (live, silent): (Vec<_>, Vec<_>) =
+            stay.map(|(id, _)| *id).partition(|id| self.is_live(*id));
+        if live.len() >= needed {
+            return Ok(());
+        }
+        let live = live.len();
+        Err(Refusal::TooFewLive {
+            node,
+            needed,
+            live,
+            silent,
+        })
     }
 
     /// Whether a majority of those that would vote on metadata lives: a change that leaves none could never be finished, nor undone.

@@ -47,6 +47,7 @@ pub(super) fn add(
         expects: Some(AdmissionExpects {
             member: member.map(RaftNodeId::new),
             although_it_lives,
+            checked: None,
         }),
         ..admission(id, raft_node, true)
     })
@@ -386,7 +387,7 @@ fn given_up_targets_are_held() {
 /// Proves that no broker is drained when those that would vote on metadata then are mostly silent.
 #[test]
 fn a_drain_needs_a_live_majority() {
-    let mut rig = Rig::new(5, &[(1, &[1, 2, 3])]);
+    let mut rig = Rig::new(5, &[(1, &[1])]);
     for id in [4, 5] {
         let (node, fenced) = (node(id), true);
         rig.run(&MetadataCommand::SetBrokerFence { node, fenced });
@@ -396,6 +397,24 @@ fn a_drain_needs_a_live_majority() {
         Refusal::TooFewBrokers { .. }
     ));
     rig.changed(&drain(4, true));
+}
+
+/// Proves that no broker is drained whose copies find no room on brokers that live, that the silent ones are named, and that a silent one itself is drained where the
+/// others have room.
+#[test]
+fn a_drain_needs_live_room() {
+    let mut rig = Rig::new(4, &[(1, &[1, 2, 4]), (2, &[2, 3, 4])]);
+    fence(&mut rig, 3, true);
+    let refusal = rig.refused(&drain(1, true));
+    let text = refusal.to_string();
+    assert!(
+        text.contains("3 brokers that live") && text.contains("2 do: start broker 3 first"),
+        "{text}"
+    );
+    rig.changed(&drain(3, true));
+    rig.changed(&drain(3, false));
+    fence(&mut rig, 3, false);
+    rig.changed(&drain(1, true));
 }
 
 /// Proves that groups of another number of copies can be made, once, on members only.

@@ -27,11 +27,12 @@ mod membership_tests;
 mod names;
 mod plan;
 mod refill;
+mod replace;
 mod spread;
 mod standing;
 mod store;
 
-pub use apply::{MetadataOutcome, Refusal};
+pub use apply::{MetadataOutcome, Refusal, brokers};
 pub use command::{ConfigChange, ConfigOperation, ConfigSetMode, MetadataCommand, ProducerIdBlock};
 pub use config_rules::{
     ConfigError, MAX_MESSAGE_BYTES, changed, check_configs, check_message_bytes, nearest_name,

@@ -1,5 +1,6 @@
 //! The listeners of a node: Kafka and admin. Opened last, when every group has recovered.
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -21,6 +22,7 @@ use crate::wire::FrameLimits;
 use futures::FutureExt;
 use tidelog_archive::{ArchiveConfig, Archiver};
 use tidelog_env::Tasks;
+use tidelog_model::NodeId;
 use tokio::time::Instant;
 
 /// How long requests in work may take to end when the node stops.
@@ -172,6 +174,7 @@ pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, Listeners),
         store: groups.store.clone(),
         reader: Arc::clone(&store.reader),
         ask_members: ask_members(peers, &groups.router),
+        ask_without: ask_without(peers, &groups.router),
         health: store.health.clone(),
         metrics,
         tasks: tasks.clone(),
@@ -216,12 +219,9 @@ fn ask_members(peers: Option<&Arc<Peers>>, router: &Router) -> admin::AskMembers
             let Some(peers) = peers else {
                 return Vec::new();
             };
-            let others = router.image(|image| {
-                let members = image.members().keys().copied();
-                let live = members.filter(|node| *node != router.node() && image.is_live(*node));
-                live.collect()
-            });
-            let asked = peers.formation.ask_members(&peers.transport, others);
+            let asked = peers
+                .formation
+                .ask_members(&peers.transport, live_others(&router));
             let shown = asked
                 .await
                 .into_iter()
@@ -236,6 +236,31 @@ fn ask_members(peers: Option<&Arc<Peers>>, router: &Router) -> admin::AskMembers
             shown.collect()
         }
         .boxed()
+    })
+}
+
+/// Asks all members which groups need a Raft node not.
+fn ask_without(peers: Option<&Arc<Peers>>, router: &Router) -> admin::AskWithout {
+    let (peers, router) = (peers.cloned(), router.clone());
+    Arc::new(move |gone| {
+        let (peers, router) = (peers.clone(), router.clone());
+        async move {
+            let Some(peers) = peers else {
+                return BTreeSet::new();
+            };
+            let others = live_others(&router);
+            let asked = peers.formation.ask_without(&peers.transport, others, gone);
+            asked.await
+        }
+        .boxed()
+    })
+}
+
+fn live_others(router: &Router) -> Vec<NodeId> {
+    router.image(|image| {
+        let members = image.members().keys().copied();
+        let live = members.filter(|node| *node != router.node() && image.is_live(*node));
+        live.collect()
     })
 }
 

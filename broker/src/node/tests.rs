@@ -23,6 +23,7 @@ mod fences;
 mod fetch;
 mod flushes;
 mod followers;
+mod given_up;
 mod health;
 mod lost;
 mod majority;

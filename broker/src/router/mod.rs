@@ -296,13 +296,15 @@ impl Router {
         }
     }
 
-    /// Data groups that this broker leads, and whose acknowledged entries are all on the disks of a quorum without the replica `gone`.
+    /// Groups that this broker leads, metadata's too, and whose acknowledged entries are all on the disks of a quorum without the replica `gone`.
     #[must_use]
     pub fn groups_without(&self, gone: RaftNodeId) -> Vec<PlacementGroupId> {
         let safe = self
             .data_groups()
             .filter(|group| group.group().holds_without(gone));
-        safe.map(|group| group.id()).collect()
+        let metadata = self.metadata().holds_without(gone);
+        let metadata = metadata.then_some(PlacementGroupId::METADATA);
+        safe.map(|group| group.id()).chain(metadata).collect()
     }
 
     /// Brokers whose replica has lost entries that it had acknowledged to this broker, which leads the group.

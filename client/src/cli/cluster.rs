@@ -35,7 +35,9 @@ pub enum ClusterVerb {
     /// Take in a broker that waits: a new one, or one that lost its disk.
     #[command(
         after_help = "A broker waits when it was started with an empty data directory and a cluster.seeds that names itself and brokers of the \
-                      cluster. A broker that has the id of a member takes its place: every replica is built anew."
+                      cluster. A broker that has the id of a member takes its place: every replica is built anew from the others. That is refused where \
+                      what the old one had may be needed: a group without a leader, or whose other copies are too few. The refusal names the groups, \
+                      some of their partitions, and the brokers to start first."
     )]
     Add {
         /// Its node.id.
@@ -44,6 +46,9 @@ pub enum ClusterVerb {
         /// Also in place of a member that lives.
         #[arg(long)]
         force: bool,
+        /// Also where data may be lost with the old broker: nobody can append to or read its partitions then whose other copies are too few.
+        #[arg(long)]
+        give_up_data: bool,
         /// Come back at once; replicas are on their way then.
         #[arg(long)]
         no_wait: bool,
@@ -114,11 +119,18 @@ pub(super) async fn run(args: ClusterArgs, global: &Global, world: &World) -> Re
         ClusterVerb::Add {
             broker,
             force,
+            give_up_data,
             no_wait,
             timeout,
         } => {
             let mut asking = Asking::new(timeout, global, world)?;
-            let members = asking.ask(|admin| admin.add_broker(broker, force)).await?;
+            let members = if give_up_data {
+                asking
+                    .ask(|admin| admin.add_broker_giving_up_data(broker, force))
+                    .await?
+            } else {
+                asking.ask(|admin| admin.add_broker(broker, force)).await?
+            };
             output::say(&format!("broker {broker} is a member now"));
             if no_wait {
                 members

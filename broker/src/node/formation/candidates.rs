@@ -24,6 +24,8 @@ const CANDIDATES_MAX: usize = 64;
 const REMEMBERED: Duration = Duration::from_secs(15);
 /// Longest zone and address that are taken, so that all candidates fit an answer.
 const TEXT_BYTES_MAX: usize = 255;
+/// Longest reason against one that is told.
+const REASON_BYTES_MAX: usize = 512;
 
 /// What a broker says when it asks. Who it is says its handshake.
 #[derive(Serialize, Deserialize)]
@@ -150,7 +152,7 @@ impl Candidate {
 
 /// A reason, short enough for an answer with all candidates.
 fn cut(mut why: String) -> String {
-    let end = (0..=TEXT_BYTES_MAX.min(why.len())).rev();
+    let end = (0..=REASON_BYTES_MAX.min(why.len())).rev();
     let end = { end }.find(|at| why.is_char_boundary(*at));
     why.truncate(end.unwrap_or(0));
     why
@@ -298,11 +300,11 @@ mod tests {
         let asks = asks("a", "h:1", Some(43));
         note(&known, &who, &asks);
         assert_eq!(known.refused(&who), None);
-        known.refuse((who.broker, who.node), Some("ä".repeat(200)));
+        known.refuse((who.broker, who.node), Some("ä".repeat(300)));
         note(&known, &who, &asks);
         let one = known.lately().remove(0);
         assert_eq!(one.damaged(), Some(RaftNodeId::new(43)));
-        assert_eq!(one.refused, Some("ä".repeat(127)));
+        assert_eq!(one.refused, Some("ä".repeat(256)));
         assert_eq!(known.refused(&who), one.refused);
         assert_eq!(known.refused(&caller(4, 45)), None);
         known.forget_refusals();

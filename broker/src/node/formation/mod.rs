@@ -175,7 +175,7 @@ impl Formation {
         answers.map(|(_, told)| told).collect()
     }
 
-    /// Data groups that `others`, or this broker, lead, and that are safe without the Raft node `gone`.
+    /// Groups that `others`, or this broker, lead, metadata's too, and that are safe without the Raft node `gone`.
     pub(super) async fn ask_without(
         &self,
         transport: &PeerTransport,

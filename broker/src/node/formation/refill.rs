@@ -12,7 +12,7 @@ use super::{Asker, Founding, ROUND_PAUSE};
 use crate::observe::printable;
 use std::collections::BTreeMap;
 use tidelog_env::{CrashPoint, crash_point};
-use tidelog_model::RaftNodeId;
+use tidelog_model::{NodeId, RaftNodeId};
 use tokio::time::Instant;
 
 const REPLACED: &str = "another data directory has taken its place";
@@ -25,6 +25,29 @@ enum Learned {
     TakenIn,
     /// It is not yet; what it waits for.
     Waits(String),
+    /// It is not, since something depends on what it had; why, as whoever decides says.
+    Refused(String),
+}
+
+/// What the broker `node` says while it waits: `found` on its disk. What costs nothing first; the command that gives something up last, and only where nothing
+/// else may help.
+fn waiting(node: NodeId, found: &str, learned: &Learned) -> String {
+    let (why, what_to_do) = match learned {
+        Learned::Refused(why) => (
+            format!("they refuse, since {why}"),
+            format!(
+                ". First start the brokers that are missing, with the data directories that they had: then it is refilled by itself. If the damaged bytes can be put \
+                 back as they were, do, and start it with `cluster.refill-damaged=false`: it goes on with what it has. Only what can be had back in neither way is given \
+                 up by `tidelog cluster add {node} --give-up-data`: partitions whose other copies are too few are lost then; without the flag the command \
+                 says which"
+            ),
+        ),
+        Learned::Waits(why) => (why.clone(), String::new()),
+        Learned::TakenIn => ("it is taken in".to_owned(), String::new()),
+    };
+    format!(
+        "the data directory is damaged ({found}), so broker {node} serves nothing and waits to be refilled by the others: {why}{what_to_do}"
+    )
 }
 
 /// The answers of this broker's own cluster.
@@ -68,10 +91,10 @@ fn decide(own: &Told, damaged: RaftNodeId, answers: &BTreeMap<i32, Told>) -> Lea
         Some(known) if known == damaged.get() => {
             let mut refused = of_cluster(own, answers).filter_map(|told| told.refused.as_deref());
             let why = refused.next().map(printable);
-            Learned::Waits(why.map_or_else(
-                || "the others have not decided yet".to_owned(),
-                |why| format!("they refuse, since {why}"),
-            ))
+            why.map_or_else(
+                || waits("the others have not decided yet"),
+                |why| Learned::Refused(why.into_owned()),
+            )
         }
         Some(_) => waits(REPLACED),
         None => waits(NO_MEMBER),
@@ -103,14 +126,7 @@ impl Asker<'_> {
             }
             match decide(&own, mark.raft_node, &answers) {
                 Learned::TakenIn => break,
-                Learned::Waits(why) => self.say(
-                    &mut said,
-                    format!(
-                        "the data directory is damaged ({}), so broker {} serves nothing and waits to be refilled by the others: {why}. If it \
-                         cannot be, `tidelog cluster add {}` takes it in all the same",
-                        mark.what, directory.node, directory.node
-                    ),
-                ),
+                learned => self.say(&mut said, waiting(directory.node, &mark.what, &learned)),
             }
             tokio::time::sleep(self.world.random.jitter(ROUND_PAUSE)).await;
         }
@@ -172,7 +188,7 @@ mod tests {
     fn waits(answers: &[Told]) -> String {
         match learned(answers) {
             Learned::Waits(text) => text,
-            Learned::TakenIn => panic!("taken in"),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -216,7 +232,28 @@ mod tests {
     fn why_it_is_refused_is_said() {
         let mut leader = told(2, 7, 9, Some(33));
         leader.refused = Some("group 3 has\nno".to_owned());
-        let text = waits(&[told(1, 7, 9, Some(33)), leader]);
-        assert_eq!(text, "they refuse, since group 3 has\\nno");
+        let refused = learned(&[told(1, 7, 9, Some(33)), leader]);
+        assert_eq!(refused, Learned::Refused("group 3 has\\nno".to_owned()));
+    }
+
+    /// Proves that it says first what costs nothing, and names the command that gives data up last, with its flag, and only where it is refused.
+    #[test]
+    fn what_to_do_first_is_said_first() {
+        let says = |learned| waiting(NodeId::new(3), "a bit", &learned);
+        let text = says(Learned::Waits("nobody is reached".to_owned()));
+        assert!(
+            text.ends_with("refilled by the others: nobody is reached"),
+            "{text}"
+        );
+        let text = says(Learned::Refused("group 4 waits for broker 2".to_owned()));
+        let at = |words: &str| {
+            text.find(words)
+                .unwrap_or_else(|| panic!("{words}: {text}"))
+        };
+        assert!(at("group 4 waits for broker 2") < at("First start the brokers"));
+        assert!(at("First start the brokers") < at("cluster.refill-damaged=false"));
+        let command = at("`tidelog cluster add 3 --give-up-data`");
+        assert!(at("cluster.refill-damaged=false") < command);
+        assert!(at("are lost then") > command);
     }
 }

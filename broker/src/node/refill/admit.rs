@@ -9,7 +9,9 @@ use super::super::listeners::split;
 use super::super::peers::Peers;
 use crate::metadata::{
     Address, Admission, MetadataCommand, MetadataImage, MetadataOutcome, Refill, RefillRefused,
+    brokers,
 };
+use crate::placement::ProposeError;
 use crate::router::MetadataClient;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,14 +34,39 @@ enum Refused {
     #[error("several brokers wait with this id")]
     SeveralWait,
     /// A leader is missing, or a copy.
-    #[error("{} no leader now whose other copies have all that was acknowledged", groups(.0))]
-    Unsafe(Vec<PlacementGroupId>),
+    #[error("{} no leader now whose other copies have all that was acknowledged{}", groups(.0), .1)]
+    Unsafe(Vec<PlacementGroupId>, Silent),
     /// It says that it cannot be reached.
     #[error("{0:?}, where it says that others reach it, is no host:port")]
     Address(String),
+    /// Nobody decides.
+    #[error("nobody leads the cluster's metadata now")]
+    NoLeader,
     /// It is tried again.
     #[error("{0}; it is tried again")]
     Later(String),
+}
+
+/// Whose copies are missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Silent {
+    /// Brokers that do not serve.
+    nodes: Vec<NodeId>,
+    /// Those of them that wait with a damaged disk too.
+    damaged: Vec<NodeId>,
+}
+
+impl std::fmt::Display for Silent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.nodes.is_empty() {
+            return Ok(());
+        }
+        write!(f, "; they wait for {}", brokers(&self.nodes))?;
+        match self.damaged.len() {
+            0 => Ok(()),
+            _ => write!(f, " (damaged too: {})", brokers(&self.damaged)),
+        }
+    }
 }
 
 fn groups(all: &[PlacementGroupId]) -> String {
@@ -53,28 +80,22 @@ fn groups(all: &[PlacementGroupId]) -> String {
 }
 
 /// Whether `node` may be taken in instead of its `damaged` Raft node: what the image says, and of all groups that it holds, or is getting, and in which anything
-/// is, what their leaders say. `safe`: the groups that need it not.
+/// is, what their leaders say. `safe`: the groups that need it not. `also`: brokers that wait with a damaged disk.
 fn decide(
     image: &MetadataImage,
     (node, damaged): (NodeId, RaftNodeId),
     safe: &BTreeSet<PlacementGroupId>,
+    also: &BTreeSet<NodeId>,
 ) -> Result<(), Refused> {
     image.check_refill(node, damaged)?;
-    let held = image.groups().keys().copied();
-    let held = held.filter(|group| image.holds(*group, node) && image.has_content(*group));
-    // Of a lost group nobody is safe; whose replica of it is empty has nothing to give up.
-    let empty = |group: &PlacementGroupId| {
-        let left = image.lost().get(group);
-        left.is_some_and(|left| !left.contains(&node))
-    };
-    let held = held.filter(|group| !empty(group));
-    let all = std::iter::once(PlacementGroupId::METADATA).chain(held);
-    let missing: Vec<_> = all.filter(|group| !safe.contains(group)).collect();
+    let missing = image.needed(node, safe);
     if missing.is_empty() {
-        Ok(())
-    } else {
-        Err(Refused::Unsafe(missing))
+        return Ok(());
     }
+    let nodes = image.silent_holders(&missing, node);
+    let damaged = nodes.iter().copied().filter(|at| also.contains(at));
+    let damaged = damaged.collect();
+    Err(Refused::Unsafe(missing, Silent { nodes, damaged }))
 }
 
 /// Takes damaged brokers in while this one leads metadata.
@@ -101,7 +122,11 @@ async fn admit(
     metadata: &MetadataClient,
     candidate: &Candidate,
 ) -> Result<(), Refused> {
-    let later = |error: crate::placement::ProposeError| Refused::Later(error.to_string());
+    // Who it takes for the leader, itself perhaps, is none that a majority hears.
+    let later = |error: ProposeError| match error {
+        ProposeError::NotLeader { .. } => Refused::NoLeader,
+        error => Refused::Later(error.to_string()),
+    };
     let Some(damaged) = candidate.damaged() else {
         return Ok(());
     };
@@ -121,15 +146,14 @@ async fn admit(
     let asked = peers
         .formation
         .ask_without(&peers.transport, others, damaged);
-    let mut safe = asked.await;
-    if metadata.group.holds_without(damaged) {
-        safe.insert(PlacementGroupId::METADATA);
-    }
+    let safe = asked.await;
+    let also = peers.formation.damaged(true);
+    let also = also.iter().map(Candidate::node).collect();
     let look = |image: &MetadataImage| {
         if image.last().index != checked {
             return Err(Refused::Later("metadata has changed meanwhile".to_owned()));
         }
-        decide(image, (node, damaged), &safe)
+        decide(image, (node, damaged), &safe, &also)
     };
     metadata.group.read(|machine| look(machine.image()))?;
     let admission = Admission {
@@ -216,12 +240,19 @@ mod tests {
         let mut image = image(&[(1, &[1, 2, 3]), (2, &[1, 2, 4]), (3, &[2, 3, 4])]);
         let says = |image: &MetadataImage, safe: &[u32]| {
             let safe = safe.iter().copied().map(group).collect();
-            decide(image, (THREE, DAMAGED), &safe)
+            let also = BTreeSet::from([NodeId::new(2)]);
+            decide(image, (THREE, DAMAGED), &safe, &also)
         };
         assert_eq!(says(&image, &[0, 1, 3]), Ok(()));
+        // All of them are silent in this image.
+        let silent = |ids: &[i32], damaged: &[i32]| {
+            let [nodes, damaged] =
+                [ids, damaged].map(|ids| ids.iter().copied().map(NodeId::new).collect());
+            Silent { nodes, damaged }
+        };
         let missing = |ids: &[u32]| {
             let ids = ids.iter().copied().map(group).collect();
-            Err(Refused::Unsafe(ids))
+            Err(Refused::Unsafe(ids, silent(&[1, 2, 4], &[2])))
         };
         assert_eq!(says(&image, &[1, 3]), missing(&[0]));
         assert_eq!(says(&image, &[0, 2]), missing(&[1, 3]));
@@ -252,7 +283,10 @@ mod tests {
         let targets = BTreeMap::from([(group(9), vec![THREE])]);
         image.apply(MetadataCommand::MoveReplicas { targets }, stamp);
         let safe = (0..2).map(group).collect();
-        assert_eq!(decide(&image, (THREE, DAMAGED), &safe), Ok(()));
+        let decide = |image: &MetadataImage, safe: &BTreeSet<_>| {
+            decide(image, (THREE, DAMAGED), safe, &BTreeSet::new())
+        };
+        assert_eq!(decide(&image, &safe), Ok(()));
         let create = MetadataCommand::CreateTopic {
             id: tidelog_model::TopicId::new(Uuid::from_u128(1)),
             name: "one".to_owned(),
@@ -260,8 +294,12 @@ mod tests {
             configs: BTreeMap::new(),
         };
         image.apply(create, stamp);
-        let missing = Err(Refused::Unsafe(vec![group(9)]));
-        assert_eq!(decide(&image, (THREE, DAMAGED), &safe), missing);
+        let silent = Silent {
+            nodes: vec![NodeId::new(2)],
+            damaged: Vec::new(),
+        };
+        let missing = Err(Refused::Unsafe(vec![group(9)], silent));
+        assert_eq!(decide(&image, &safe), missing);
     }
 
     /// Proves that a broker with the only copy of anything is refused whatever leaders say.
@@ -269,8 +307,31 @@ mod tests {
     fn an_only_copy_is_kept() {
         let image = image(&[(1, &[1, 2, 3]), (2, &[3])]);
         let safe = (0..3).map(group).collect();
-        let refused = decide(&image, (THREE, DAMAGED), &safe).unwrap_err();
+        let refused = decide(&image, (THREE, DAMAGED), &safe, &BTreeSet::new()).unwrap_err();
         assert_eq!(refused.to_string(), "group 2 has no other copy");
+    }
+
+    /// Proves that the reason names whom the groups wait for, those that are damaged too, and that it fits an answer; and that nobody is called the leader who is none.
+    #[test]
+    fn who_is_waited_for_is_said() {
+        let ids = |ids: &[i32]| ids.iter().copied().map(NodeId::new).collect();
+        let silent = |all: &[i32], damaged: &[i32]| Silent {
+            nodes: ids(all),
+            damaged: ids(damaged),
+        };
+        let says = |silent| Refused::Unsafe(vec![group(4)], silent).to_string();
+        assert!(says(silent(&[], &[])).ends_with("was acknowledged"));
+        assert!(says(silent(&[2, 5], &[])).ends_with("acknowledged; they wait for brokers 2, 5"));
+        let text = says(silent(&[2, 5], &[2]));
+        assert!(
+            text.ends_with("they wait for brokers 2, 5 (damaged too: broker 2)"),
+            "{text}"
+        );
+        let groups = (1_000..2_000).map(group).collect();
+        let many: Vec<i32> = (1_000..1_040).collect();
+        let text = Refused::Unsafe(groups, silent(&many, &many)).to_string();
+        assert!(text.len() < 512, "{text}");
+        assert!(!Refused::NoLeader.to_string().contains("broker"));
     }
 
     /// Proves that a long list is told short.

@@ -30,7 +30,14 @@ async fn partitions_without_a_copy_are_named() {
     std::fs::rename(&home, three.dir.path().join("lost")).unwrap();
     let starting = start_stranger(&three, 1);
     members(&three, 2, "it waits", |now| !now.waiting.is_empty()).await;
-    admin(&three, 3).add_broker(1, true).await.unwrap();
+    let refused = admin(&three, 3).add_broker(1, true).await.unwrap_err();
+    let refused = refused.to_string();
+    assert!(
+        refused.contains("It holds what nobody else has") && refused.contains(&partition),
+        "{refused}"
+    );
+    let given_up = admin(&three, 3).add_broker_giving_up_data(1, true).await;
+    given_up.unwrap();
     let node = tokio::time::timeout(SETTLE, starting).await;
     three.nodes.insert(1, node.unwrap().unwrap().unwrap());
     for id in 1..=3 {
@@ -61,16 +68,22 @@ async fn lose_disk(three: &mut Three, id: i32, aside: &str) {
     three.nodes.remove(&id).unwrap().stop_abruptly().await;
     let home = three.dir.path().join(id.to_string());
     std::fs::rename(&home, three.dir.path().join(aside)).unwrap();
-    take_in(three, id, asked).await;
+    take_in(three, id, asked, true).await;
 }
 
 /// Starts broker `id`, which is no member with its directory, and takes it in.
-async fn take_in(three: &mut Three, id: i32, asked: i32) {
+async fn take_in(three: &mut Three, id: i32, asked: i32, gives_up: bool) {
     // Who waited before is remembered for some seconds.
     members(three, asked, "nobody waits", |now| now.waiting.is_empty()).await;
     let starting = start_stranger(three, id);
     members(three, asked, "it waits", |now| !now.waiting.is_empty()).await;
-    admin(three, asked).add_broker(id, true).await.unwrap();
+    let admin = admin(three, asked);
+    let added = if gives_up {
+        admin.add_broker_giving_up_data(id, true).await
+    } else {
+        admin.add_broker(id, true).await
+    };
+    added.unwrap();
     let node = tokio::time::timeout(SETTLE, starting).await;
     three.nodes.insert(id, node.unwrap().unwrap().unwrap());
 }
@@ -136,7 +149,8 @@ async fn a_lost_group_ends_with_its_topics() {
     let home = three.dir.path().join("2");
     std::fs::rename(&home, three.dir.path().join("empty")).unwrap();
     std::fs::rename(three.dir.path().join("lost"), &home).unwrap();
-    take_in(&mut three, 2, 1).await;
+    // The new one has nothing of the lost group, and the others have all else.
+    take_in(&mut three, 2, 1, false).await;
     members(&three, 1, "it is found", |now| {
         let led = now.groups.iter().find(|at| at.group == group).unwrap();
         settled(now) && lost(now).is_none() && led.leader == Some(2)

@@ -47,7 +47,7 @@ pub(super) fn frames(home: &Path, group: u32) -> Vec<(PathBuf, usize, usize)> {
     found
 }
 
-fn flip((path, at): &(PathBuf, usize)) {
+pub(super) fn flip((path, at): &(PathBuf, usize)) {
     let options = std::fs::OpenOptions::new().read(true).write(true).clone();
     let file = options.open(path).unwrap();
     let (mut byte, at) = ([0], u64::try_from(*at).unwrap());
@@ -57,7 +57,7 @@ fn flip((path, at): &(PathBuf, usize)) {
 }
 
 /// Flips a bit of an entry of group `group` of a broker that does not run.
-fn damage(home: &Path, group: u32) -> (PathBuf, usize) {
+pub(super) fn damage(home: &Path, group: u32) -> (PathBuf, usize) {
     let bodies = bodies(home, group);
     let place = bodies[bodies.len() / 2].clone();
     flip(&place);
@@ -236,7 +236,15 @@ async fn an_only_copy_is_not_given_up() {
     assert_eq!(std::fs::read(&path).unwrap(), kept);
     assert!(!home.join(format!("set-aside-{before}")).exists());
 
-    admin(&three, 1).add_broker(3, false).await.unwrap();
+    let refused = admin(&three, 1).add_broker(3, false).await.unwrap_err();
+    let text = refused.to_string();
+    assert!(
+        text.contains("It holds what nobody else has") && text.contains("(one-"),
+        "{text}"
+    );
+    assert!(!starting.is_finished());
+    let given_up = admin(&three, 1).add_broker_giving_up_data(3, false).await;
+    given_up.unwrap();
     let node = tokio::time::timeout(SETTLE, starting).await.unwrap();
     three.nodes.insert(3, node.unwrap().unwrap());
     assert!(home.join(format!("set-aside-{before}")).exists());

@@ -1,0 +1,103 @@
+//! Two of five brokers are damaged in different groups: what neither may be replaced for is said, and is not given up unless somebody asks for it.
+
+use super::members::{admin, members, producer, settled};
+use super::refilled::{damage, flip, home, raft_node, waits};
+use super::three::{SETTLE, Three, create, free_ports, produce, sorted};
+use super::*;
+use tidelog_client::admin_http::{AdminError, Members};
+
+/// Broker `id` of five is not replaced; what the operator is told.
+async fn refused(five: &Three, id: i32) -> String {
+    let refused = admin(five, 3).add_broker(id, false).await.unwrap_err();
+    match refused {
+        AdminError::Refused { code, message, .. } if code == "data_needed" => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn raft_nodes(members: &Members) -> Vec<(i32, u64)> {
+    let brokers = members.brokers.iter();
+    brokers.map(|at| (at.id, at.raft_node)).collect()
+}
+
+/// Proves that of two damaged brokers that hold groups together neither is taken in by an operator unless he gives data up, though each group has two whole copies
+/// yet; that both say what to do first; and that what was given up with one is there again when the other one comes back with what it had.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_two_damaged_brokers_have_is_not_given_up_unasked() {
+    let mut five = Three::new();
+    five.ports.extend((4..=5).map(|id| (id, free_ports())));
+    for set in ["cluster.session-ms=1000", "cluster.data-groups=5"] {
+        five.set.push(set.to_owned());
+    }
+    five.start(&[1, 2, 3, 4, 5]).await;
+    let connection = five.connect(3).await;
+    create(&connection, "t", 5).await;
+    let producer = producer(&five);
+    let mut acknowledged = vec![Vec::new(); 5];
+    produce(&producer, "t", 0..200, &mut acknowledged).await;
+    producer.close().await.unwrap();
+    let before = members(&five, 3, "it is at rest", settled).await;
+    let held = |group: u32| {
+        let at = before.groups.iter().find(|at| at.group == group);
+        at.unwrap().replicas.clone()
+    };
+    assert_eq!((held(1), held(5)), (vec![1, 2, 3], vec![1, 2, 5]));
+
+    let mut places = Vec::new();
+    let old = raft_node(&five, 1);
+    for (id, group) in [(1, 1), (2, 5)] {
+        five.nodes.remove(&id).unwrap().stop().await;
+        places.push(damage(&home(&five, id), group));
+    }
+    // A start that waits ends with its process.
+    let process = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let first = tokio::spawn(Node::start(five.config(1), World::system()));
+    let _second = process.spawn(Node::start(five.config(2), World::system()));
+    waits(&five, 1, "they wait for broker 2 (damaged too: broker 2)").await;
+    waits(&five, 2, "First start the brokers that are missing").await;
+
+    let text = refused(&five, 1).await;
+    for words in [
+        "groups 1, 5 (t-",
+        "Damaged and waiting too: broker 2.",
+        "--give-up-data",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let text = refused(&five, 2).await;
+    assert!(text.contains("groups 1, 5 (t-"), "{text}");
+    let now = members(&five, 3, "nothing moves", settled).await;
+    assert_eq!(raft_nodes(&now), raft_nodes(&before));
+
+    let given_up = admin(&five, 4).add_broker_giving_up_data(1, false).await;
+    given_up.unwrap();
+    let node = tokio::time::timeout(SETTLE, first).await;
+    five.nodes.insert(1, node.unwrap().unwrap().unwrap());
+    assert_ne!(raft_node(&five, 1), old);
+    // The only ones that are left of groups 1 and 5 are no majority: the second one is needed all the more.
+    let text = refused(&five, 2).await;
+    assert!(text.contains("groups 1, 5 (t-"), "{text}");
+
+    process.shutdown_background();
+    for port in five.ports[&2] {
+        three::until("nobody listens", || async move {
+            let connected = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
+            connected.is_err()
+        })
+        .await;
+    }
+    flip(&places[1]);
+    let own = vec!["cluster.refill-damaged=false".to_owned()];
+    five.own.insert(2, own);
+    five.start(&[2]).await;
+    members(&five, 3, "all is there again", |now| {
+        let led = now.groups.iter().all(|at| at.leader.is_some());
+        settled(now) && led && now.brokers.iter().all(|at| at.live)
+    })
+    .await;
+    assert_eq!(five.read_all("t", 5, 200).await, sorted(acknowledged));
+    five.stop().await;
+}
