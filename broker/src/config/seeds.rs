@@ -112,9 +112,10 @@ impl Config {
         let seeds = parse_seeds(&self.cluster.seeds)?;
         if !seeds.is_empty() && !seeds.contains_key(&self.node.id) {
             return wrong(format!(
-                "cluster.seeds does not name this broker: node.id = {}, and the seeds are {}",
+                "cluster.seeds does not name this broker: node.id = {}, and the seeds are {}. A data directory belongs to the broker that made it: node_id in {} says which",
                 self.node.id,
-                self.cluster.seeds.join(", ")
+                self.cluster.seeds.join(", "),
+                self.node.data_dir.join("cluster.json").display()
             ));
         }
         if seeds.len() < 2 {

@@ -36,7 +36,7 @@ pub enum LogError {
         dir: PathBuf,
     },
     /// The files belong to somebody else. Use the right data directory.
-    #[error("log file {} belongs to {found}, but this is {expected}: use the data directory of this node, or start it with an empty one under a new node id", path.display())]
+    #[error("log file {} belongs to {found}, but this is {expected}: use the data directory of this node, with the files of its own groups alone. If that is gone: keep this one, start the broker with an empty one under the node.id it has, and run `tidelog cluster add`", path.display())]
     Identity {
         /// The file.
         path: PathBuf,

@@ -22,6 +22,8 @@ const VERSION: u32 = 2;
 /// The first version, without a sum.
 const UNSUMMED: u32 = 1;
 const GROUPS: &str = "groups";
+const WHAT_TO_DO: &str = "it notes which groups lie here, no identity: it may be deleted if no group's directory is missing, and is written anew then. If one is, start the broker \
+     with an empty data directory, keep this one, and run `tidelog cluster add` with its node.id";
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -164,18 +166,15 @@ fn read(
     raft_node: RaftNodeId,
 ) -> Result<BTreeSet<u32>, IdentityError> {
     let bytes =
-        identity::read_small(disk, path).map_err(|error| identity::unreadable(path, error))?;
+        identity::read_small(disk, path)
+        .map_err(|error| identity::unreadable(path, error, WHAT_TO_DO))?;
     let damaged = |why: String| IdentityError::Damaged {
         path: path.to_owned(),
         why,
+        what_to_do: WHAT_TO_DO,
     };
-    let anew = |why: String| {
-        damaged(format!(
-            "{why}; it may be deleted if no group's directory is missing: it is written anew"
-        ))
-    };
-    let file: File = serde_json::from_slice(&bytes).map_err(|error| anew(error.to_string()))?;
-    file.check().map_err(anew)?;
+    let file: File = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+    file.check().map_err(damaged)?;
     if file.raft_node_id == raft_node.get() {
         Ok(file.groups)
     } else {

@@ -19,6 +19,8 @@ const FILE: &str = "cluster.json";
 const VERSION: u32 = 2;
 /// The file is a few lines; anything larger is not ours.
 const BYTES_MAX: u64 = 64 << 10;
+const WHAT_TO_DO: &str = "it says whose this data directory is: restore it from a backup, or keep this directory, and start the broker with an empty one; in a cluster of \
+     several run `tidelog cluster add` with its node.id then";
 
 /// Who a started broker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,17 +82,19 @@ pub enum IdentityError {
     },
     /// Not what this version writes.
     #[error(
-        "{path} cannot be read as an identity ({why}); restore it from a backup, or use an empty data directory"
+        "{path} cannot be read ({why}); {what_to_do}"
     )]
     Damaged {
         /// The file.
         path: PathBuf,
         /// What is wrong.
         why: String,
+        /// Another thing for each file.
+        what_to_do: &'static str,
     },
     /// It belongs to another broker.
     #[error(
-        "data directory {dir} belongs to broker {found}, but node.id is {wanted}: set node.id = {found}, or use another \
+        "data directory {dir} belongs to broker {found}, but node.id is {wanted}: set node.id = {found}; broker {wanted} needs its own \
          data directory"
     )]
     OtherNode {
@@ -174,20 +178,26 @@ pub(super) fn cluster_of(disk: &dyn Disk, dir: &Path) -> Result<Option<ClusterId
 }
 
 fn read(disk: &dyn Disk, path: &Path) -> Result<Directory, IdentityError> {
-    let bytes = read_small(disk, path).map_err(|error| unreadable(path, error))?;
+    let bytes = read_small(disk, path).map_err(|error| unreadable(path, error, WHAT_TO_DO))?;
     decode(&bytes).map_err(|why| IdentityError::Damaged {
         path: path.to_owned(),
         why,
+        what_to_do: WHAT_TO_DO,
     })
 }
 
-/// What an error of [`read_small`] means.
-pub(super) fn unreadable(path: &Path, error: io::Error) -> IdentityError {
+/// What an error of [`read_small`] means, for a file about which this is to be done.
+pub(super) fn unreadable(
+    path: &Path,
+    error: io::Error,
+    what_to_do: &'static str,
+) -> IdentityError {
     let path = path.to_owned();
     match error.kind() {
         io::ErrorKind::InvalidData => IdentityError::Damaged {
             path,
             why: error.to_string(),
+            what_to_do,
         },
         _ => IdentityError::Io { path, error },
     }

@@ -17,6 +17,9 @@ const VERSION: u32 = 1;
 /// What was found, in words, at most.
 const WHAT_BYTES_MAX: usize = 1024;
 const GROUPS: &str = "groups";
+const WHAT_TO_DO: &str = "it says as whom this damaged broker asks to be taken in, and it may have been already. Do not just delete it: start the broker with an empty data directory, \
+     keep this one, and run `tidelog cluster add` with its node.id, which refuses while this one has anything that the others lack. If it refuses, restore the file from a \
+     backup, or, if `tidelog cluster status --output json` still shows the raft_node_id of cluster.json for this broker, delete it: damage that a start finds is found again";
 const SET_ASIDE: &str = "set-aside-";
 /// Directories set aside at most: a disk that was damaged so often is broken, and each takes its room.
 const SET_ASIDE_MAX: usize = 4;
@@ -69,14 +72,14 @@ impl Mark {
             return Ok(None);
         }
         let bytes = identity::read_small(disk, &path)
-            .map_err(|error| identity::unreadable(&path, error))?;
+            .map_err(|error| identity::unreadable(&path, error, WHAT_TO_DO))?;
         let damaged = |why: String| IdentityError::Damaged {
             path: path.clone(),
             why,
+            what_to_do: WHAT_TO_DO,
         };
-        let file: File = serde_json::from_slice(&bytes).map_err(|error| {
-            damaged(format!("{error}; it may be deleted: damage is found again"))
-        })?;
+        let file: File =
+            serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
         if file.version != VERSION {
             let version = file.version;
             return Err(damaged(format!(
