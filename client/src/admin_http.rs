@@ -25,6 +25,9 @@ pub struct TierStatus {
     /// Partitions of which nothing is known now, in the same order.
     #[serde(default)]
     pub unanswered: Vec<TierUnanswered>,
+    /// Partitions that a flush has left out, since most of their copies are gone with their disks: nobody leads them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
 }
 
 /// A partition that exists and that nobody has told of.
@@ -75,6 +78,9 @@ pub struct TierPartition {
 pub struct ArchiveStatus {
     /// In the order of their topics.
     pub tables: Vec<ArchiveTable>,
+    /// As in [`TierStatus`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
 }
 
 /// One table.

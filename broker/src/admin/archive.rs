@@ -17,6 +17,9 @@ use tidelog_model::TopicId;
 #[derive(Serialize)]
 pub(super) struct Status {
     tables: Vec<Table>,
+    /// Partitions of lost groups that a flush of all topics has left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -110,7 +113,7 @@ fn known(state: &AdminState, topic: Option<&str>) -> Result<Vec<Known>, Failure>
         .collect()
 }
 
-fn shown(tables: Vec<TableStatus>, known: Vec<Known>) -> Json<Status> {
+fn shown(tables: Vec<TableStatus>, known: Vec<Known>, left_out: Vec<String>) -> Json<Status> {
     let tables = completed(tables, known)
         .into_iter()
         .map(|table| Table {
@@ -131,7 +134,7 @@ fn shown(tables: Vec<TableStatus>, known: Vec<Known>) -> Json<Status> {
                 .collect(),
         })
         .collect();
-    Json(Status { tables })
+    Json(Status { tables, left_out })
 }
 
 fn archiver(state: &AdminState) -> Result<&Archiver, Failure> {
@@ -160,7 +163,8 @@ pub(super) async fn status(
         .status(filter.topic.as_deref())
         .await
         .map_err(|error| Failure::archive_failed(error.to_string()))?;
-    Ok(shown(tables, known(&state, filter.topic.as_deref())?))
+    let known = known(&state, filter.topic.as_deref())?;
+    Ok(shown(tables, known, Vec::new()))
 }
 
 /// Tiers what is committed, then archives what is tiered, within one deadline.
@@ -176,7 +180,7 @@ pub(super) async fn flush(
     let archiver = archiver(&state)?;
     let topic = topic_id(&state, request.topic.as_deref())?;
     let deadline = Instant::now() + request.timeout();
-    flush_groups(&state, topic, false, request.timeout()).await?;
+    let left_out = flush_groups(&state, topic, false, request.timeout()).await?;
     check_store(&state).await?;
     let run = tokio::time::timeout_at(deadline, archiver.run_once(request.topic.as_deref())).await;
     match run {
@@ -189,6 +193,7 @@ pub(super) async fn flush(
             None => Ok(shown(
                 report.tables,
                 known(&state, request.topic.as_deref())?,
+                left_out.told()?,
             )),
         },
     }

@@ -87,6 +87,13 @@ impl Failure {
         Self::new(StatusCode::CONFLICT, "broker_lives", message)
     }
 
+    pub(super) fn partitions_lost(partitions: &str) -> Self {
+        let message = format!(
+            "most copies of {partitions} are gone with their disks: nobody leads these partitions, and nothing of them was moved. Everything else of the topic is done"
+        );
+        Self::new(StatusCode::CONFLICT, "partitions_lost", message)
+    }
+
     pub(super) fn data_needed(message: String) -> Self {
         Self::new(StatusCode::CONFLICT, "data_needed", message)
     }

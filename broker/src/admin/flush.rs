@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::AdminState;
 use super::error::Failure;
 use crate::format::{FormatError, Reader, Writer};
+use crate::metadata::{MetadataImage, listed};
 use crate::offload::{FlushOutcome, Offload};
 use crate::peer::{CallService, Caller, PeerTransport};
 use crate::placement::GroupMap;
@@ -167,14 +168,51 @@ impl CallService for FlushService {
     }
 }
 
+/// What a flush has left out: partitions of lost groups, which nobody leads and nobody can flush, by name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct LeftOut {
+    partitions: Vec<String>,
+    /// Of the topic that was asked for, not of some among all.
+    of_topic: bool,
+}
+
+impl LeftOut {
+    fn new(
+        image: &MetadataImage,
+        lost: &BTreeSet<PlacementGroupId>,
+        topic: Option<TopicId>,
+    ) -> Self {
+        let there = lost.iter().flat_map(|group| image.partitions_of(*group));
+        let asked = there.filter(|(id, _)| topic.is_none_or(|topic| id.topic == topic));
+        let mut asked: Vec<_> = asked
+            .map(|(id, topic)| (topic.name.as_str(), id.index.get()))
+            .collect();
+        asked.sort_unstable();
+        let name = |(topic, index): (&str, i32)| format!("{topic}-{index}");
+        Self {
+            partitions: asked.into_iter().map(name).collect(),
+            of_topic: topic.is_some(),
+        }
+    }
+
+    /// The partitions, where all topics were asked for: a loss that is known fails no flush of the others for ever. A failure where it is the topic that was
+    /// asked for, when everything else is done.
+    pub(super) fn told(self) -> Result<Vec<String>, Failure> {
+        if self.of_topic && !self.partitions.is_empty() {
+            return Err(Failure::partitions_lost(&listed(&self.partitions)));
+        }
+        Ok(self.partitions)
+    }
+}
+
 /// Flushes the groups that hold `topic` (all groups without one), with a deadline over all of them. Replicas of this broker know of it
-/// when it returns.
+/// when it returns. Lost groups are left out.
 pub(super) async fn flush_groups(
     state: &AdminState,
     topic: Option<TopicId>,
     trim_local: bool,
     within: Duration,
-) -> Result<(), Failure> {
+) -> Result<LeftOut, Failure> {
     let deadline = Instant::now() + within;
     let groups: BTreeSet<PlacementGroupId> = state.router.image(|image| {
         let of_topic = topic.map(|topic| image.topic(topic));
@@ -192,9 +230,20 @@ pub(super) async fn flush_groups(
         flush_group(state, request, deadline)
     });
     let flushed = futures::future::join_all(flushes).await;
-    let late: Vec<String> = flushed.into_iter().filter_map(Result::err).collect();
+    let (mut lost, mut late) = (BTreeSet::new(), Vec::new());
+    for flushed in flushed {
+        match flushed {
+            Ok(Flushed::Done) => {}
+            Ok(Flushed::Lost(group)) => {
+                lost.insert(group);
+            }
+            Err(why) => late.push(why),
+        }
+    }
     if late.is_empty() {
-        return Ok(());
+        return Ok(state
+            .router
+            .image(|image| LeftOut::new(image, &lost, topic)));
     }
     Err(Failure::timeout(format!(
         "not everything is in the store after {within:?}: {}",
@@ -202,12 +251,20 @@ pub(super) async fn flush_groups(
     )))
 }
 
+/// What became of one group.
+enum Flushed {
+    /// Its entries are in the store.
+    Done,
+    /// Nobody can elect a leader of it.
+    Lost(PlacementGroupId),
+}
+
 /// Flushes one group at its leader, whoever that is by then. `Err`: why it was not done by the deadline.
 async fn flush_group(
     state: &AdminState,
     request: Request,
     deadline: Instant,
-) -> Result<(), String> {
+) -> Result<Flushed, String> {
     let group = request.group;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -219,11 +276,18 @@ async fn flush_group(
             None => Answer::NotLeader,
         };
         match answer {
-            Answer::Done(index) => return wait_known(state, group, index, deadline).await,
+            Answer::Done(index) => {
+                wait_known(state, group, index, deadline).await?;
+                return Ok(Flushed::Done);
+            }
             Answer::Late(why) if why.is_empty() => {
                 return Err(format!("group {group} goes on in the background"));
             }
             Answer::Late(why) => return Err(format!("group {group}: {why}")),
+            // It may come to be known while it is waited for.
+            Answer::NotLeader if state.router.image(|image| image.is_lost(group)) => {
+                return Ok(Flushed::Lost(group));
+            }
             Answer::NotLeader if Instant::now() + AGAIN_PAUSE >= deadline => {
                 return Err(format!("group {group} has no leader"));
             }
@@ -277,6 +341,48 @@ async fn wait_known(
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 mod tests {
     use super::*;
+    use crate::metadata::MetadataCommand;
+    use std::collections::BTreeMap;
+    use tidelog_model::{ClusterId, TimestampMs};
+    use uuid::Uuid;
+
+    /// Proves that lost partitions are told where all topics were asked for, and fail the flush of their own topic, and of no other one.
+    #[test]
+    fn what_is_lost_fails_its_own_topic_alone() {
+        let mut image = MetadataImage::default();
+        let stamp = TimestampMs::new(1);
+        let group = PlacementGroupId::new;
+        let one = vec![NodeId::new(1)];
+        let bootstrap = MetadataCommand::BootstrapCluster {
+            cluster: ClusterId::new(Uuid::from_u128(7)),
+            name: "t".to_owned(),
+            groups: (1..=2).map(|id| (group(id), one.clone())).collect(),
+        };
+        image.apply(bootstrap, stamp);
+        let id = |id| TopicId::new(Uuid::from_u128(id));
+        for (at, name, partitions) in [
+            (1, "b", vec![1, 2, 1]),
+            (2, "a", vec![1, 2]),
+            (3, "c", vec![2]),
+        ] {
+            let create = MetadataCommand::CreateTopic {
+                id: id(at),
+                name: name.to_owned(),
+                partitions: partitions.into_iter().map(group).collect(),
+                configs: BTreeMap::new(),
+            };
+            image.apply(create, stamp);
+        }
+        let lost = BTreeSet::from([group(1)]);
+        let left = |topic| LeftOut::new(&image, &lost, topic).told();
+        assert_eq!(left(None).unwrap(), ["a-0", "b-0", "b-2"]);
+        let refused = serde_json::to_string(&left(Some(id(1))).unwrap_err()).unwrap();
+        assert!(
+            refused.contains("partitions_lost") && refused.contains("b-0, b-2"),
+            "{refused}"
+        );
+        assert!(left(Some(id(3))).unwrap().is_empty());
+    }
 
     /// Proves that requests and answers are the bytes of the page, come back as they went, and that cut or longer ones are refused.
     #[test]

@@ -298,7 +298,7 @@ mod tests {
             let admission = Admission {
                 node,
                 raft_node: RaftNodeId::new(u64::try_from(id * 10).unwrap()),
-                zone: String::new(),
+                zone: "z".to_owned(),
                 peer: None,
                 by_operator: true,
                 expects: None,

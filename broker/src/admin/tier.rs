@@ -27,6 +27,9 @@ pub(super) struct Status {
     partitions: Vec<Partition>,
     /// Partitions of which nothing is known now.
     unanswered: Vec<Unanswered>,
+    /// Partitions of lost groups that a flush of all topics has left out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<String>,
 }
 
 /// A partition that exists and that nobody has told of.
@@ -140,6 +143,7 @@ async fn status_of(state: &AdminState, topic: Option<TopicId>) -> Status {
     Status {
         partitions,
         unanswered,
+        left_out: Vec::new(),
     }
 }
 
@@ -156,8 +160,12 @@ pub(super) async fn flush(
     Body(request): Body<FlushRequest>,
 ) -> Result<Json<Status>, Failure> {
     let topic = topic_id(&state, request.topic.as_deref())?;
-    flush_groups(&state, topic, request.trim_local, request.timeout()).await?;
-    Ok(Json(status_of(&state, topic).await))
+    let left_out = flush_groups(&state, topic, request.trim_local, request.timeout()).await?;
+    let left_out = left_out.told()?;
+    Ok(Json(Status {
+        left_out,
+        ..status_of(&state, topic).await
+    }))
 }
 
 #[cfg(test)]

@@ -216,6 +216,7 @@ pub enum Refusal {
 }
 
 /// `broker 3`, `brokers 3, 4`; the first of many.
+#[must_use]
 pub fn brokers(ids: &[NodeId]) -> String {
     const NAMED_MAX: usize = 10;
     let names = ids.iter().take(NAMED_MAX).map(ToString::to_string);

@@ -223,7 +223,8 @@ impl MetadataImage {
 }
 
 /// Names for people: all, or the first of many.
-pub(super) fn listed(names: &[String]) -> String {
+#[must_use]
+pub fn listed(names: &[String]) -> String {
     let shown = names.iter().take(NAMED_MAX).map(String::as_str);
     let shown = shown.collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(NAMED_MAX) {

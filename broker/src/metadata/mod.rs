@@ -43,6 +43,7 @@ pub use config_view::{
 };
 pub use format_command::decode_command;
 pub use image::{Address, Broker, MetadataImage, SLOTS, Topic};
+pub use lost::listed;
 pub use machine::MetadataMachine;
 pub use membership::{
     Admission, AdmissionExpects, ClusterMember, REPLICAS_MAX, ReplicaMove, VOTER_AWAY_MS,

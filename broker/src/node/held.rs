@@ -165,8 +165,7 @@ fn read(
     path: &Path,
     raft_node: RaftNodeId,
 ) -> Result<BTreeSet<u32>, IdentityError> {
-    let bytes =
-        identity::read_small(disk, path)
+    let bytes = identity::read_small(disk, path)
         .map_err(|error| identity::unreadable(path, error, WHAT_TO_DO))?;
     let damaged = |why: String| IdentityError::Damaged {
         path: path.to_owned(),

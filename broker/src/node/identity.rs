@@ -81,9 +81,7 @@ pub enum IdentityError {
         error: io::Error,
     },
     /// Not what this version writes.
-    #[error(
-        "{path} cannot be read ({why}); {what_to_do}"
-    )]
+    #[error("{path} cannot be read ({why}); {what_to_do}")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -169,10 +167,14 @@ pub(super) fn cluster_of(disk: &dyn Disk, dir: &Path) -> Result<Option<ClusterId
     let path = dir.join(FILE);
     match read_small(disk, &path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(unreadable(&path, error)),
+        Err(error) => Err(unreadable(&path, error, WHAT_TO_DO)),
         Ok(bytes) => match decode(&bytes) {
             Ok(found) => Ok(found.founding.as_ref().map(Founding::cluster)),
-            Err(why) => Err(IdentityError::Damaged { path, why }),
+            Err(why) => Err(IdentityError::Damaged {
+                path,
+                why,
+                what_to_do: WHAT_TO_DO,
+            }),
         },
     }
 }
@@ -187,11 +189,7 @@ fn read(disk: &dyn Disk, path: &Path) -> Result<Directory, IdentityError> {
 }
 
 /// What an error of [`read_small`] means, for a file about which this is to be done.
-pub(super) fn unreadable(
-    path: &Path,
-    error: io::Error,
-    what_to_do: &'static str,
-) -> IdentityError {
+pub(super) fn unreadable(path: &Path, error: io::Error, what_to_do: &'static str) -> IdentityError {
     let path = path.to_owned();
     match error.kind() {
         io::ErrorKind::InvalidData => IdentityError::Damaged {

@@ -1,6 +1,7 @@
 //! `tidelog archive status | flush`: the Parquet and Iceberg copy.
 
 use super::patience::{Patience, aloud, look_at_members};
+use super::tier::but;
 use super::{Failure, Global, Output, World, output};
 use crate::admin_http::{AdminClient, ArchiveStatus};
 use clap::{Args, Subcommand};
@@ -43,7 +44,10 @@ pub(super) async fn run(args: ArchiveArgs, global: &Global, world: &World) -> Re
             let work = admin.archive_flush(topic.as_deref(), timeout);
             let look = || look_at_members(global, world);
             let status = aloud(&mut patience, work, look).await?;
-            output::say("everything committed before this command is in the tables");
+            output::say(&format!(
+                "everything committed before this command is in the tables{}",
+                but(&status.left_out)
+            ));
             status
         }
     };
@@ -114,6 +118,7 @@ mod tests {
         };
         let status = ArchiveStatus {
             tables: vec![table],
+            left_out: Vec::new(),
         };
         let rows = rows(&status);
         assert_eq!(

@@ -248,6 +248,7 @@ mod tests {
             "archive flush --timeout 2m --admin-url http://h:1",
             "cluster status --output json",
             "cluster add 4 --no-wait",
+            "cluster add 4 --give-up-data --force",
             "cluster decommission 2 --timeout 5m",
             "cluster decommission 2 --cancel",
             "cluster leaders balance",

@@ -56,12 +56,30 @@ pub(super) async fn run(args: TierArgs, global: &Global, world: &World) -> Resul
                 "in the store"
             };
             output::say(&format!(
-                "everything committed before this command is {moved}"
+                "everything committed before this command is {moved}{}",
+                but(&status.left_out)
             ));
             status
         }
     };
     print(&status, global.output)
+}
+
+/// What a flush has left out, for its last line.
+pub(super) fn but(left_out: &[String]) -> String {
+    const SHOWN: usize = 20;
+    let shown = left_out.iter().take(SHOWN).map(String::as_str);
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    let more = match left_out.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    if left_out.is_empty() {
+        return String::new();
+    }
+    format!(
+        ", but for {shown}{more}: most of their copies are gone with their disks, and nobody leads them"
+    )
 }
 
 fn print(status: &TierStatus, output: Output) -> Result<(), Failure> {
@@ -115,6 +133,15 @@ mod tests {
     use super::*;
     use crate::admin_http::{TierPartition, TierUnanswered};
 
+    /// Proves that partitions which were left out are named, the first of many.
+    #[test]
+    fn what_was_left_out_is_said() {
+        assert_eq!(but(&[]), "");
+        let names = |count: usize| (0..count).map(|at| format!("t-{at}")).collect::<Vec<_>>();
+        assert!(but(&names(2)).starts_with(", but for t-0, t-1: most"));
+        assert!(but(&names(22)).contains("t-19 and 2 more: most"));
+    }
+
     /// Proves that a partition of which nothing is known has a row that says so.
     #[test]
     fn what_is_not_known_is_said() {
@@ -134,6 +161,7 @@ mod tests {
         let mut status = TierStatus {
             partitions: vec![partition],
             unanswered: Vec::new(),
+            left_out: Vec::new(),
         };
         let (head, rows) = table(&status);
         assert_eq!((head.len(), rows.len(), rows[0].len()), (8, 1, 8));

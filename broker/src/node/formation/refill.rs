@@ -36,7 +36,7 @@ fn waiting(node: NodeId, found: &str, learned: &Learned) -> String {
         Learned::Refused(why) => (
             format!("they refuse, since {why}"),
             format!(
-                ". First start the brokers that are missing, with the data directories that they had: then it is refilled by itself. If the damaged bytes can be put \
+                ". First start the brokers that are missing, if any are, with the data directories that they had: it is refilled by itself where the others have all that it had then. If the damaged bytes can be put \
                  back as they were, do, and start it with `cluster.refill-damaged=false`: it goes on with what it has. Only what can be had back in neither way is given \
                  up by `tidelog cluster add {node} --give-up-data`: partitions whose other copies are too few are lost then; without the flag the command \
                  says which"

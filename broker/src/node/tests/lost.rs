@@ -59,6 +59,21 @@ async fn partitions_without_a_copy_are_named() {
     assert!(ready.contains("is lost"), "{ready}");
     let (_, page) = http(&three, 1, "GET", "/metrics", "").await;
     assert!(page.contains("\ntidelog_groups_lost 1\n"), "{page}");
+    // All else is flushed, whichever broker is asked.
+    let flush = |body: &'static str| http(&three, 2, "POST", "/api/v1/tier/flush", body);
+    let (status, text) = flush(r#"{"timeout_ms":30000}"#).await;
+    let left_out = format!(r#""left_out":["{partition}"]"#);
+    assert!(status == 200 && text.contains(&left_out), "{status} {text}");
+    let (status, text) = flush(r#"{"topic":"three","timeout_ms":30000}"#).await;
+    assert!(
+        status == 200 && !text.contains("left_out"),
+        "{status} {text}"
+    );
+    let (status, text) = flush(r#"{"topic":"one","timeout_ms":30000}"#).await;
+    assert!(
+        status == 409 && text.contains("partitions_lost") && text.contains(&partition),
+        "{status} {text}"
+    );
     three.stop().await;
 }
 
