@@ -338,7 +338,7 @@ mod tests {
         let image = image(&[3, 4]);
         let needed = [1, 2, 3].map(group);
         let one = waits(1, true);
-        let text = refusal(&image, &one, &needed, &[one.clone()]);
+        let text = refusal(&image, &one, &needed, std::slice::from_ref(&one));
         let at = |words: &str| {
             text.find(words)
                 .unwrap_or_else(|| panic!("{words}: {text}"))
@@ -370,12 +370,12 @@ mod tests {
     fn who_lives_is_not_to_be_started() {
         let image = image(&[2, 3, 4]);
         let one = waits(1, false);
-        let text = refusal(&image, &one, &[group(1)], &[one.clone()]);
+        let text = refusal(&image, &one, &[group(1)], std::slice::from_ref(&one));
         assert!(
             text.contains("All others live") && !text.contains("First start"),
             "{text}"
         );
-        let text = refusal(&image, &one, &[group(3)], &[one.clone()]);
+        let text = refusal(&image, &one, &[group(3)], std::slice::from_ref(&one));
         assert!(!text.contains("All others live"), "{text}");
         let many: Vec<_> = (1..=12).map(group).collect();
         assert!(named(&many).ends_with("9, 10 and 2 more"));
