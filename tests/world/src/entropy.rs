@@ -14,11 +14,12 @@ static REAL_DRAWS: AtomicU64 = AtomicU64::new(0);
 /// The step of SplitMix64.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// From now on the process's randomness is that of the seed. What a thread drew before stays: std keeps the keys of its hash maps, and
+/// From now on the process's randomness is that of the seed, and its clocks show the time of the world in it. What a thread drew before stays: std keeps the keys of its hash maps, and
 /// `rand` its generator, per thread. So either this is the first thing a program does, or [`run_seeded`] gives it a fresh thread.
 pub fn seed(seed: u64) {
     STATE.store(seed, Ordering::SeqCst);
     SEEDED.store(true, Ordering::SeqCst);
+    crate::clocks::simulate();
     fastrand::seed(mixed(seed.wrapping_sub(STEP)));
 }
 

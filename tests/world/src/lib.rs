@@ -7,6 +7,7 @@
 //!
 //! One thread, one process, one seed: the same seed gives the same steps, byte for byte.
 
+mod clocks;
 pub mod disk;
 pub mod entropy;
 pub mod faults;

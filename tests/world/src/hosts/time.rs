@@ -35,6 +35,7 @@ impl WorldTime {
 
     pub(super) fn advance_to(&self, now: Duration) {
         self.0.store(nanos(now), Ordering::Relaxed);
+        crate::clocks::set(nanos(now));
     }
 }
 
