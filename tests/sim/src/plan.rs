@@ -209,14 +209,6 @@ impl Plan {
             steps,
         }
     }
-
-    /// Without some of its steps, for a smaller plan that still fails.
-    pub(crate) fn with_steps(&self, steps: Vec<Step>) -> Self {
-        Self {
-            steps,
-            ..self.clone()
-        }
-    }
 }
 
 /// What is on a disk is lost or wrong, of one broker at most in a run: of an only copy nothing would be left.

@@ -184,10 +184,7 @@ impl Starter {
         let dir = self.dir(id);
         let failed = |error| StartError::Log { group: id, error };
         self.check_held(id, &dir).await?;
-        let log = self
-            .open_log(id, &dir, groups, tasks)
-            .await
-            .map_err(failed)?;
+        let log = self.open_log(id, &dir, groups).await.map_err(failed)?;
         crash_point(CrashPoint::HeldLogCreated);
         let noted = self.held.clone();
         if let Err(error) = on_disk(id, move || noted.add(id)).await {
@@ -244,7 +241,6 @@ impl Starter {
         id: PlacementGroupId,
         dir: &Path,
         groups: usize,
-        tasks: &Tasks,
     ) -> Result<GroupLog, LogError> {
         let mut config = GroupLogConfig::new(
             dir.to_owned(),
@@ -272,7 +268,8 @@ impl Starter {
         let env = LogEnv {
             disk: Arc::clone(&self.world.disk),
             random: Arc::clone(&self.world.random),
-            tasks: tasks.clone(),
+            // A set of its own: the log is closed after the node's tasks have ended, and its writer is one of these in a simulation.
+            tasks: Tasks::new(),
             fatal: Arc::new(move |failure: &LogFailure| {
                 fatal.send_replace(Some(Ended::Failed(format!("log of group {id}: {failure}"))));
             }),

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use super::Place;
 
 const LOOK: Duration = Duration::from_secs(3);
-const WITHIN: Duration = Duration::from_secs(10);
+const WITHIN: Duration = Duration::from_secs(20);
 /// Copies of a group in a cluster that has so many brokers.
 const COPIES: usize = 3;
 
@@ -32,7 +32,7 @@ pub(super) async fn run(place: Place) -> Result<()> {
 /// Takes in who waits. `Ok` when nobody does, everybody lives, and every group has its copies and a leader.
 async fn look(place: &Place, dice: &mut StdRng) -> Result<()> {
     let members = place.admin(dice, WITHIN)?.members().await?;
-    for waiting in &members.waiting {
+    if let Some(waiting) = members.waiting.first() {
         if !waiting.damaged {
             tracing::info!("takes in broker {}", waiting.id);
             let admin = place.admin(dice, WITHIN)?;

@@ -55,6 +55,8 @@ async fn one(place: &Place, round: u64, dice: &mut StdRng) -> Result<()> {
     })
     .await;
     let patient = place.cluster(FOR_EVER)?;
+    // A client that never reached anybody gives up at once.
+    again(|| async { patient.refresh(Some(&[TOPIC])).await.map(drop) }).await;
     let count = dice.random_range(1..RECORDS);
     let values: Vec<Vec<u8>> = (0..count)
         .map(|number| format!("{round}:{number}").into_bytes())
