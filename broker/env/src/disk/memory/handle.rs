@@ -111,7 +111,10 @@ impl Disk for Handle {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let (mut world, verdict) = self.begin(OperationKind::ChangeNames, to)?;
-        let inode = *world.names.get(from).ok_or(ErrorKind::NotFound)?;
+        let Some(inode) = world.names.get(from).copied() else {
+            world.rename_dir(from, to)?;
+            return verdict.end();
+        };
         world.change_name(NameChange::Rename(
             from.to_path_buf(),
             to.to_path_buf(),

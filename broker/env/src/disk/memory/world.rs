@@ -38,11 +38,16 @@ pub(super) enum NameChange {
     Link(PathBuf, u64),
     Unlink(PathBuf),
     Rename(PathBuf, PathBuf, u64),
+    /// A directory with all that is in it.
+    RenameDir(PathBuf, PathBuf),
 }
 
 impl NameChange {
     fn is_in(&self, dir: &Path) -> bool {
-        let (Self::Link(path, _) | Self::Unlink(path) | Self::Rename(_, path, _)) = self;
+        let (Self::Link(path, _)
+        | Self::Unlink(path)
+        | Self::Rename(_, path, _)
+        | Self::RenameDir(_, path)) = self;
         path.parent() == Some(dir)
     }
 
@@ -61,8 +66,37 @@ impl NameChange {
                 }
                 names.insert(to.clone(), *inode)
             }
+            Self::RenameDir(from, to) => {
+                let moved: Vec<PathBuf> = below(names.keys(), from);
+                for path in moved {
+                    if let (Some(inode), Some(new)) =
+                        (names.remove(&path), moved_path(&path, from, to))
+                    {
+                        names.insert(new, inode);
+                    }
+                }
+                None
+            }
         }
     }
+}
+
+/// Those of the paths that are `dir` or lie in it.
+fn below<'a>(paths: impl Iterator<Item = &'a PathBuf>, dir: &Path) -> Vec<PathBuf> {
+    paths
+        .filter(|path| path.starts_with(dir))
+        .cloned()
+        .collect()
+}
+
+/// Where `path`, which is `from` or lies in it, is once that is called `to`.
+fn moved_path(path: &Path, from: &Path, to: &Path) -> Option<PathBuf> {
+    let rest = path.strip_prefix(from).ok()?;
+    Some(if rest.as_os_str().is_empty() {
+        to.to_path_buf()
+    } else {
+        to.join(rest)
+    })
 }
 
 /// What an operation has to do.
@@ -210,6 +244,29 @@ impl World {
         self.forget(freed);
     }
 
+    /// Renames a directory. Names inside of it that are not durable yet become so by a sync under the old name only.
+    ///
+    /// # Errors
+    /// `NotFound`, and `AlreadyExists` where something has the new name.
+    pub(super) fn rename_dir(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        if !self.dirs.contains(from) {
+            return Err(ErrorKind::NotFound.into());
+        }
+        if self.dirs.contains(to) || self.names.contains_key(to) {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        self.move_dirs(from, to);
+        self.change_name(NameChange::RenameDir(from.to_path_buf(), to.to_path_buf()));
+        Ok(())
+    }
+
+    fn move_dirs(&mut self, from: &Path, to: &Path) {
+        for dir in below(self.dirs.iter(), from) {
+            self.dirs.remove(&dir);
+            self.dirs.extend(moved_path(&dir, from, to));
+        }
+    }
+
     pub(super) fn sync_dir(&mut self, dir: &Path) {
         let mut freed = Vec::new();
         for change in std::mem::take(&mut self.pending_names) {
@@ -265,6 +322,8 @@ impl World {
         for change in std::mem::take(&mut self.pending_names) {
             if random.random_range(0..100) < keep_percent {
                 change.apply(&mut names);
+            } else if let NameChange::RenameDir(from, to) = &change {
+                self.move_dirs(to, from);
             }
         }
         loss.names = names != self.names;

@@ -287,3 +287,45 @@ fn planned_faults_of_writes() {
         .sum();
     assert_eq!(turned, 1);
 }
+
+/// Proves that a directory is renamed with all that is in it, at once or not at all where that was not synced, and not onto what is there.
+#[test]
+fn a_directory_is_renamed_whole() {
+    let mut renamed = BTreeSet::new();
+    for seed in 0..40 {
+        let disk = disk();
+        let (old, new, inner) = (path("old"), path("new"), path("old").join("inner"));
+        disk.create_dir_all(&inner).unwrap();
+        for dir in [&old, &inner] {
+            let file = disk.open(&dir.join("f"), OpenMode::CreateNew).unwrap();
+            write(file.as_ref(), b"hello", 0).unwrap();
+            file.sync_data().unwrap();
+            disk.sync_dir(dir).unwrap();
+        }
+        disk.rename(&old, &new).unwrap();
+        let there = |disk: &MemoryDisk, dir: &Path| {
+            let files = [dir.join("f"), dir.join("inner").join("f")];
+            let found = files.map(|file| disk.contents(&file).is_ok());
+            assert_eq!(found[0], found[1], "all or nothing");
+            assert_eq!(disk.list(dir).is_ok(), found[0], "{}", dir.display());
+            found[0]
+        };
+        assert!(there(&disk, &new) && !there(&disk, &old));
+        if seed % 2 == 0 {
+            disk.sync_dir(Path::new(DIR)).unwrap();
+        }
+        disk.crash(seed / 2);
+        assert_ne!(there(&disk, &new), there(&disk, &old));
+        assert!(there(&disk, &new) || seed % 2 == 1, "it was synced");
+        renamed.insert((seed % 2, there(&disk, &new)));
+    }
+    assert_eq!(renamed.len(), 3, "without a sync it goes either way");
+    let disk = disk();
+    for name in ["a", "b"] {
+        disk.create_dir_all(&path(name)).unwrap();
+    }
+    let refused = disk.rename(&path("a"), &path("b")).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+    let missing = disk.rename(&path("c"), &path("d")).unwrap_err();
+    assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+}
