@@ -29,7 +29,7 @@ const ADMIN: u16 = 9094;
 /// `cluster.session-ms`, at least.
 const SESSION_MS: u64 = 6000;
 /// What a broker says that was emptied, and holds nothing that counts.
-const DECOMMISSIONED: &str = "was decommissioned with this data directory";
+const DECOMMISSIONED: &str = "was decommissioned";
 /// Who ended by itself is started again after this long, as by a service manager.
 const AGAIN: Duration = Duration::from_secs(2);
 
