@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use rand::Rng;
 use rand::rngs::StdRng;
 use tidelog_client::consumer::{Consumer, ConsumerConfig, Event, Start, TopicPartition};
-use tidelog_client::producer::{Ack, NewRecord, Producer, ProducerConfig};
+use tidelog_client::producer::{NewRecord, Producer, ProducerConfig};
 use tidelog_client::{Cluster, ErrorCode};
 use tidelog_model::{Offset, PartitionIndex};
 
@@ -61,6 +61,11 @@ async fn one(place: &Place, round: u64, dice: &mut StdRng) -> Result<()> {
     let values: Vec<Vec<u8>> = (0..count)
         .map(|number| format!("{round}:{number}").into_bytes())
         .collect();
+    known_everywhere(place, &patient).await?;
+    tracing::info!(
+        "round {round}: {count} records for the topic {}",
+        id(&patient)
+    );
     produce(place, &patient, &values).await?;
     if dice.random_bool(0.5) {
         let admin = place.admin(dice, WITHIN)?;
@@ -84,6 +89,37 @@ async fn one(place: &Place, round: u64, dice: &mut StdRng) -> Result<()> {
     })
     .await;
     Ok(())
+}
+
+/// Waits until no broker that answers tells another topic of this name. One that has not heard of a deletion takes records for what is deleted, and acknowledges
+/// them (*Found, and not mended*, on the page).
+async fn known_everywhere(place: &Place, cluster: &Cluster) -> Result<()> {
+    let wanted = id(cluster);
+    for broker in place.bootstrap.split(',') {
+        let alone = Place {
+            bootstrap: broker.to_owned(),
+            ..place.clone()
+        };
+        loop {
+            let asked = alone.cluster(WITHIN)?;
+            let answer = asked.refresh(Some(&[TOPIC])).await;
+            if answer.is_err() || id(&asked) == wanted {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+    Ok(())
+}
+
+/// The id of the topic, as far as the client knows.
+fn id(cluster: &Cluster) -> String {
+    let metadata = cluster.metadata();
+    let id = metadata.topics.get(TOPIC).map(|topic| topic.id);
+    id.unwrap_or_default()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// Until it is done.
@@ -113,30 +149,18 @@ async fn produce(place: &Place, cluster: &Cluster, values: &[Vec<u8>]) -> Result
             value: Some(value),
             ..NewRecord::default()
         };
-        let delivery = producer.send(record).await?;
-        if at == 0 {
-            // A partition that is not there yet may refuse a first batch and take the second, as Kafka's may: the producer is unknown to it, and such a one
-            // begins at any sequence. See "Found, and not mended" of the page.
-            placed(at, &delivery.wait().await?)?;
-        } else {
-            deliveries.push((at, delivery));
-        }
+        deliveries.push((at, producer.send(record).await?));
     }
     for (at, delivery) in deliveries {
-        placed(at, &delivery.wait().await?)?;
+        let ack = delivery.wait().await?;
+        let wanted = i64::try_from(at)?;
+        ensure!(
+            ack.offset.is_none_or(|offset| offset.get() == wanted),
+            "record {at} of a new topic is at {:?}",
+            ack.offset
+        );
     }
     let _ = producer.close().await;
-    Ok(())
-}
-
-/// Whether a record of a new topic is where it belongs.
-fn placed(at: usize, ack: &Ack) -> Result<()> {
-    let wanted = i64::try_from(at)?;
-    ensure!(
-        ack.offset.is_none_or(|offset| offset.get() == wanted),
-        "record {at} of a new topic is at {:?}",
-        ack.offset
-    );
     Ok(())
 }
 
