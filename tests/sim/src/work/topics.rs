@@ -4,6 +4,7 @@
 //! Not here: topics that stay (`load`).
 //! Spec: docs/simulation.md (workloads)
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +55,7 @@ async fn one(place: &Place, round: u64, dice: &mut StdRng) -> Result<()> {
         }
     })
     .await;
+    known_everywhere(place).await?;
     let patient = place.cluster(FOR_EVER)?;
     // A client that never reached anybody gives up at once.
     again(|| async { patient.refresh(Some(&[TOPIC])).await.map(drop) }).await;
@@ -61,7 +63,6 @@ async fn one(place: &Place, round: u64, dice: &mut StdRng) -> Result<()> {
     let values: Vec<Vec<u8>> = (0..count)
         .map(|number| format!("{round}:{number}").into_bytes())
         .collect();
-    known_everywhere(place, &patient).await?;
     tracing::info!(
         "round {round}: {count} records for the topic {}",
         id(&patient)
@@ -91,25 +92,26 @@ async fn one(place: &Place, round: u64, dice: &mut StdRng) -> Result<()> {
     Ok(())
 }
 
-/// Waits until no broker that answers tells another topic of this name. One that has not heard of a deletion takes records for what is deleted, and acknowledges
+/// Waits until all brokers that answer tell the same topic of this name. One that has not heard of a deletion takes records for what is deleted, and acknowledges
 /// them (*Found, and not mended*, on the page).
-async fn known_everywhere(place: &Place, cluster: &Cluster) -> Result<()> {
-    let wanted = id(cluster);
-    for broker in place.bootstrap.split(',') {
-        let alone = Place {
-            bootstrap: broker.to_owned(),
-            ..place.clone()
-        };
-        loop {
+async fn known_everywhere(place: &Place) -> Result<()> {
+    loop {
+        let mut ids = BTreeSet::new();
+        for broker in place.bootstrap.split(',') {
+            let alone = Place {
+                bootstrap: broker.to_owned(),
+                ..place.clone()
+            };
             let asked = alone.cluster(WITHIN)?;
-            let answer = asked.refresh(Some(&[TOPIC])).await;
-            if answer.is_err() || id(&asked) == wanted {
-                break;
+            if asked.refresh(Some(&[TOPIC])).await.is_ok() {
+                ids.insert(id(&asked));
             }
-            tokio::time::sleep(Duration::from_millis(500)).await;
         }
+        if ids.len() <= 1 {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    Ok(())
 }
 
 /// The id of the topic, as far as the client knows.
