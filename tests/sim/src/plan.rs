@@ -507,7 +507,6 @@ mod tests {
             "work hard",
             "mutant none",
             "at 1 for 2 crash-at 1 nowhere 0",
-            "work groups",
         ] {
             let read: Result<Plan> = format!("{text}{more}\n").parse();
             assert!(read.is_err(), "{more}");
@@ -518,5 +517,7 @@ mod tests {
                 .is_err()
         );
         assert!("brokers 3".parse::<Plan>().is_err());
+        let idle = text.replace("work load", "work groups");
+        assert!(idle.parse::<Plan>().is_err(), "nothing is written");
     }
 }
