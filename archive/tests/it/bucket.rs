@@ -181,6 +181,7 @@ impl Bucket {
                 log_start: Offset::ZERO,
                 tiered_until: Offset::ZERO,
                 next_offset: Offset::ZERO,
+                first_new_producer: ProducerId::new(0),
                 epochs: Vec::new(),
                 segments: Vec::new(),
                 producers: Vec::new(),
@@ -247,6 +248,7 @@ impl Bucket {
                 index: LogIndex::new(self.sequence),
             },
             stamp: TimestampMs::new(1),
+            dropped_at: LogIndex::new(0),
             partitions: self.partitions.values().cloned().collect(),
             coordinator: Bytes::new(),
         };

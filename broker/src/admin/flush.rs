@@ -370,6 +370,7 @@ mod tests {
                 name: name.to_owned(),
                 partitions: partitions.into_iter().map(group).collect(),
                 configs: BTreeMap::new(),
+                before: crate::metadata::NameBefore::Unknown,
             };
             image.apply(create, stamp);
         }

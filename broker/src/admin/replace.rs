@@ -316,6 +316,7 @@ mod tests {
                 name,
                 partitions,
                 configs,
+                before: crate::metadata::NameBefore::Unknown,
             },
         );
         image

@@ -22,7 +22,7 @@ use crate::wire::messages::{
     DescribeConfigsRequest, DescribeConfigsResponse, IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse, StrBytes,
 };
-use tidelog_model::TimestampMs;
+use tidelog_model::{ProducerId, TimestampMs};
 
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
@@ -41,6 +41,7 @@ pub(super) fn described(configs: &BTreeMap<String, String>) -> impl Iterator<Ite
         created: TimestampMs::new(0),
         partitions: Vec::new(),
         configs: configs.clone(),
+        first_new_producer: ProducerId::new(0),
     };
     describe(&topic, None).into_iter().map(|config| Shown {
         name: config.definition.name.to_owned(),

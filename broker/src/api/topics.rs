@@ -73,6 +73,8 @@ fn topic_error(error: &TopicError) -> Refused {
         TopicError::Unknown => ErrorCode::UnknownTopicOrPartition,
         TopicError::TooFewBrokers { .. } => ErrorCode::InvalidReplicationFactor,
         TopicError::NoSuchReplicas { .. } => ErrorCode::InvalidReplicaAssignment,
+        // Clients try again after it; the sentence says that nothing was created.
+        TopicError::NameHeld { .. } => ErrorCode::RequestTimedOut,
         TopicError::Propose(error) => metadata_code(error),
     };
     (code, error.to_string())
@@ -91,7 +93,9 @@ pub(super) async fn create_on_demand(broker: &Broker, name: &str) -> Result<(), 
     let deadline = Instant::now() + ON_DEMAND_WITHIN;
     match broker.router.create_topic(topic, deadline).await {
         Ok(_) | Err(TopicError::Refused(Refusal::TopicExists(_))) => Ok(()),
-        Err(TopicError::Propose(_)) => Err(ErrorCode::LeaderNotAvailable),
+        Err(TopicError::Propose(_) | TopicError::NameHeld { .. }) => {
+            Err(ErrorCode::LeaderNotAvailable)
+        }
         Err(error) => Err(topic_error(&error).0),
     }
 }

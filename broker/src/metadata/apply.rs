@@ -5,6 +5,7 @@
 
 use super::command::{ConfigChange, ConfigSetMode, MetadataCommand, ProducerIdBlock};
 use super::config_rules::{ConfigError, changed, check_configs};
+use super::deleted::NameBefore;
 use super::image::{Address, Broker, MetadataImage, SLOTS, Topic};
 use super::names::{NameError, check_topic_name, collision_key};
 use super::{
@@ -308,11 +309,9 @@ impl MetadataImage {
                 name,
                 partitions,
                 configs,
-            } => self.create_topic(id, name, partitions, &configs),
-            MetadataCommand::DeleteTopic { id } => self
-                .remove_topic(id)
-                .map(MetadataOutcome::TopicDeleted)
-                .ok_or(Refusal::UnknownTopic),
+                before,
+            } => self.create_topic(id, name, partitions, &configs, before),
+            MetadataCommand::DeleteTopic { id } => self.delete_topic(id),
             MetadataCommand::SetTopicConfigs { id, mode, changes } => {
                 self.set_configs(id, mode, &changes)
             }
@@ -410,8 +409,13 @@ impl MetadataImage {
         name: String,
         partitions: Vec<PlacementGroupId>,
         configs: &BTreeMap<String, String>,
+        before: NameBefore,
     ) -> Result<MetadataOutcome, Refusal> {
         check_topic_name(&name)?;
+        // By an earlier try whose answer was lost; and then it was deleted. An id is not used again.
+        if self.deleted(&name).is_some_and(|topic| topic.id == id) {
+            return Ok(MetadataOutcome::TopicCreated(id));
+        }
         if self.names.contains_key(&name) || self.topics.contains_key(&id) {
             return Err(Refusal::TopicExists(name));
         }
@@ -429,26 +433,16 @@ impl MetadataImage {
             return Err(Refusal::InvalidField("the topic's id"));
         }
         check_configs(configs)?;
-        if partitions.is_empty() || partitions.len() > TOPIC_PARTITIONS_MAX {
-            return Err(Refusal::InvalidPartitions(partitions.len()));
-        }
-        if self.topics.len() >= TOPICS_MAX {
-            return Err(Refusal::Limit {
-                what: "topics",
-                max: TOPICS_MAX,
-            });
-        }
-        if self.partition_count + partitions.len() > PARTITIONS_MAX {
-            return Err(Refusal::Limit {
-                what: "partitions",
-                max: PARTITIONS_MAX,
-            });
-        }
+        self.check_room(partitions.len())?;
         if let Some(group) = partitions
             .iter()
             .find(|group| !self.groups.contains_key(group))
         {
             return Err(Refusal::UnknownGroup(*group));
+        }
+        // Somebody may take records for the topic that had the name.
+        if !self.knows_before(&name, before) {
+            return Err(Refusal::Outdated);
         }
         // Chosen before that was known.
         if partitions.iter().any(|group| self.is_lost(*group)) {
@@ -458,6 +452,7 @@ impl MetadataImage {
             .iter()
             .map(|(name, value)| (name.clone(), value.trim().to_owned()))
             .collect();
+        let first_new_producer = self.take_name(&name);
         self.insert_topic(
             id,
             Topic {
@@ -465,9 +460,36 @@ impl MetadataImage {
                 created: self.stamp,
                 partitions,
                 configs,
+                first_new_producer,
             },
         );
         Ok(MetadataOutcome::TopicCreated(id))
+    }
+
+    /// Whether a topic of so many partitions is within the limits.
+    fn check_room(&self, partitions: usize) -> Result<(), Refusal> {
+        if partitions == 0 || partitions > TOPIC_PARTITIONS_MAX {
+            return Err(Refusal::InvalidPartitions(partitions));
+        }
+        if self.topics.len() >= TOPICS_MAX {
+            return Err(Refusal::Limit {
+                what: "topics",
+                max: TOPICS_MAX,
+            });
+        }
+        if self.partition_count + partitions > PARTITIONS_MAX {
+            return Err(Refusal::Limit {
+                what: "partitions",
+                max: PARTITIONS_MAX,
+            });
+        }
+        Ok(())
+    }
+
+    fn delete_topic(&mut self, id: TopicId) -> Result<MetadataOutcome, Refusal> {
+        let topic = self.remove_topic(id).ok_or(Refusal::UnknownTopic)?;
+        self.remember_deleted(id, &topic);
+        Ok(MetadataOutcome::TopicDeleted(topic))
     }
 
     fn set_configs(
@@ -537,7 +559,13 @@ impl MetadataImage {
         }
         let id = TopicId::new(uuid::Uuid::max());
         scratch
-            .create_topic(id, name.to_owned(), vec![group; partitions], configs)
+            .create_topic(
+                id,
+                name.to_owned(),
+                vec![group; partitions],
+                configs,
+                NameBefore::Unknown,
+            )
             .map(|_| ())
     }
 

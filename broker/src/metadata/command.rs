@@ -1,5 +1,6 @@
 //! Commands of the metadata group. Bytes: `format_command.rs`. Meaning: `apply.rs`.
 
+use super::deleted::NameBefore;
 use super::image::Address;
 use super::membership::Admission;
 use super::refill::Refill;
@@ -45,6 +46,8 @@ pub enum MetadataCommand {
         partitions: Vec<PlacementGroupId>,
         /// Values that differ from the defaults, by Kafka's names.
         configs: BTreeMap<String, String>,
+        /// Who had the name before, as far as the proposer knows.
+        before: NameBefore,
     },
     /// The topic ends. Its partitions are dropped by the data groups that find it gone.
     DeleteTopic {

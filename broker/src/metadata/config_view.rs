@@ -148,6 +148,7 @@ mod tests {
             name: "t".into(),
             created: TimestampMs::new(0),
             partitions: vec![PlacementGroupId::new(1)],
+            first_new_producer: tidelog_model::ProducerId::new(0),
             configs: pairs
                 .iter()
                 .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))

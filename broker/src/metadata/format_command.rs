@@ -3,6 +3,7 @@
 //! Spec: docs/formats/metadata-commands.md
 
 use super::command::{ConfigChange, ConfigOperation, ConfigSetMode, MetadataCommand};
+use super::deleted::NameBefore;
 use super::format_membership::{
     put_admission, put_nodes, put_refill, put_replicas, take_admission, take_group_set,
     take_raft_node, take_refill, take_replicas,
@@ -16,7 +17,7 @@ use tidelog_model::{ClusterId, LogIndex, NodeId, PlacementGroupId, StoreId, Time
 
 /// The version of most kinds.
 const VERSION: u8 = 1;
-/// What version 2 of [`REGISTER_BROKER`] and [`ADMIT_BROKER`] adds is absent in version 1. A command without it is written as version 1.
+/// What version 2 of [`REGISTER_BROKER`], [`CREATE_TOPIC`] and [`ADMIT_BROKER`] adds is absent in version 1. A command without it is written as version 1.
 const VERSION_2: u8 = 2;
 /// What version 3 of [`ADMIT_BROKER`] adds is absent in version 2, and where something is given up.
 const VERSION_3: u8 = 3;
@@ -81,12 +82,14 @@ impl MetadataCommand {
                 name,
                 partitions,
                 configs,
+                before,
             } => {
                 to.uuid(id.get());
                 to.text(name);
                 to.count(partitions.len());
                 partitions.iter().for_each(|group| to.u32(group.get()));
                 to.text_map(configs);
+                put_before(&mut to, *before);
             }
             Self::DeleteTopic { id } => to.uuid(id.get()),
             Self::SetTopicConfigs { id, mode, changes } => {
@@ -161,6 +164,10 @@ impl MetadataCommand {
             Self::RegisterBroker {
                 raft_node: Some(_), ..
             }
+            | Self::CreateTopic {
+                before: NameBefore::Free | NameBefore::Dropped(_),
+                ..
+            }
             | Self::AdmitBroker(Admission {
                 expects: Some(AdmissionExpects { checked: None, .. }),
                 ..
@@ -206,7 +213,7 @@ pub fn decode_command(dir: &[u8]) -> Result<(MetadataCommand, TimestampMs), Form
     let kind = from.u8("the kind")?;
     let version = from.u8("the version")?;
     let newest = match kind {
-        REGISTER_BROKER => VERSION_2,
+        REGISTER_BROKER | CREATE_TOPIC => VERSION_2,
         ADMIT_BROKER => VERSION_3,
         _ => VERSION,
     };
@@ -222,6 +229,7 @@ pub fn decode_command(dir: &[u8]) -> Result<(MetadataCommand, TimestampMs), Form
             name: from.text("the topic's name")?,
             partitions: take_groups(&mut from)?,
             configs: from.text_map("the configs")?,
+            before: take_before(&mut from, version)?,
         },
         DELETE_TOPIC => MetadataCommand::DeleteTopic {
             id: TopicId::new(from.uuid("the topic")?),
@@ -238,6 +246,27 @@ pub fn decode_command(dir: &[u8]) -> Result<(MetadataCommand, TimestampMs), Form
     };
     from.finish()?;
     Ok((command, stamp))
+}
+
+fn put_before(to: &mut Writer, before: NameBefore) {
+    match before {
+        NameBefore::Unknown => {}
+        NameBefore::Free => to.u8(0),
+        NameBefore::Dropped(topic) => {
+            to.u8(1);
+            to.uuid(topic.get());
+        }
+    }
+}
+
+fn take_before(from: &mut Reader<'_>, version: u8) -> Result<NameBefore, FormatError> {
+    if version == VERSION {
+        return Ok(NameBefore::Unknown);
+    }
+    Ok(match from.flag("whether the name had a topic")? {
+        false => NameBefore::Free,
+        true => NameBefore::Dropped(TopicId::new(from.uuid("the topic of the name")?)),
+    })
 }
 
 fn register_broker(from: &mut Reader<'_>, version: u8) -> Result<MetadataCommand, FormatError> {

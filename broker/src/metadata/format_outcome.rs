@@ -96,6 +96,8 @@ impl MetadataOutcome {
                 created: TimestampMs::new(from.i64("the stamp")?),
                 partitions: take_groups(from)?,
                 configs: from.text_map("the configs")?,
+                // Not told: nobody writes to it any more.
+                first_new_producer: ProducerId::new(0),
             }),
             CONFIGS_SET => Self::ConfigsSet(from.text_map("the configs")?),
             PRODUCER_IDS => Self::ProducerIds(ProducerIdBlock {
@@ -142,6 +144,7 @@ mod tests {
             created: TimestampMs::new(5),
             partitions: vec![PlacementGroupId::new(2), PlacementGroupId::new(1)],
             configs: configs.clone(),
+            first_new_producer: ProducerId::new(0),
         };
         vec![
             MetadataOutcome::Bootstrapped(ClusterId::new(Uuid::from_u128(1))),

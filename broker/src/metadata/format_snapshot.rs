@@ -2,6 +2,7 @@
 //!
 //! Spec: docs/formats/metadata-snapshot.md
 
+use super::deleted::DeletedTopics;
 use super::format_command::{put_address, take_address, take_groups, take_store};
 use super::format_membership::{
     put_departed, put_members, put_preferred, put_replicas, take_departed, take_lost, take_members,
@@ -13,11 +14,11 @@ use super::{PARTITIONS_MAX, TOPIC_PARTITIONS_MAX};
 use crate::format::{FormatError, Reader, Writer, insert_ascending, open};
 use bytes::Bytes;
 use tidelog_model::{
-    ClusterId, LogId, LogIndex, NodeId, PlacementGroupId, Term, TimestampMs, TopicId,
+    ClusterId, LogId, LogIndex, NodeId, PlacementGroupId, ProducerId, Term, TimestampMs, TopicId,
 };
 
 const MAGIC: [u8; 8] = *b"TLMETA\0\0";
-const VERSION: u16 = 6;
+const VERSION: u16 = 7;
 /// The last version without fences: all brokers lived.
 const VERSION_WITHOUT_FENCES: u16 = 1;
 /// The first version that knows members, moves and preferred leaders.
@@ -28,6 +29,8 @@ const VERSION_WITH_DEPARTED: u16 = 4;
 const VERSION_WITH_LOST: u16 = 5;
 /// The first version that knows the cluster's store.
 const VERSION_WITH_STORE: u16 = 6;
+/// The first version that remembers deleted topics, and says who may have written to a topic of a name before.
+const VERSION_WITH_DELETED: u16 = 7;
 
 impl MetadataImage {
     /// The whole state. Equal states have equal bytes.
@@ -74,6 +77,7 @@ impl MetadataImage {
                 .iter()
                 .for_each(|group| to.u32(group.get()));
             to.text_map(&topic.configs);
+            to.i64(topic.first_new_producer.get());
         }
         put_members(&mut to, self);
         put_preferred(&mut to, self);
@@ -83,6 +87,7 @@ impl MetadataImage {
         if let Some(store) = self.store {
             to.uuid(store.get());
         }
+        self.deleted.put(&mut to);
         to.seal(MAGIC, VERSION)
     }
 
@@ -116,7 +121,7 @@ impl MetadataImage {
             insert_ascending(&mut image.brokers, node, broker, "the brokers")?;
         }
         for _ in 0..from.count(16 + 4 + 8 + 4 + 4, "the topics")? {
-            take_topic(&mut from, &mut image)?;
+            take_topic(&mut from, &mut image, version)?;
         }
         if version >= VERSION_WITH_MEMBERS {
             take_members(&mut from, &mut image)?;
@@ -130,6 +135,13 @@ impl MetadataImage {
         }
         if version >= VERSION_WITH_STORE && from.flag("the presence of the store")? {
             image.store = Some(take_store(&mut from)?);
+        }
+        image.deleted = match version {
+            VERSION_WITH_DELETED.. => DeletedTopics::read(&mut from)?,
+            _ => DeletedTopics::forgotten(image.next_producer_id),
+        };
+        if image.names.keys().any(|name| image.deleted(name).is_some()) {
+            return Err(FormatError::Invalid("the deleted topics"));
         }
         from.finish()?;
         Ok(image)
@@ -166,13 +178,21 @@ fn take_broker(from: &mut Reader<'_>, version: u16) -> Result<Broker, FormatErro
     })
 }
 
-fn take_topic(from: &mut Reader<'_>, image: &mut MetadataImage) -> Result<(), FormatError> {
+fn take_topic(
+    from: &mut Reader<'_>,
+    image: &mut MetadataImage,
+    version: u16,
+) -> Result<(), FormatError> {
     let id = TopicId::new(from.uuid("a topic")?);
     let topic = Topic {
         name: from.text("a topic's name")?,
         created: TimestampMs::new(from.i64("a topic's creation")?),
         partitions: take_groups(from)?,
         configs: from.text_map("a topic's configs")?,
+        first_new_producer: ProducerId::new(match version {
+            VERSION_WITH_DELETED.. => from.i64("a topic's first new producer")?,
+            _ => i64::MAX,
+        }),
     };
     let ascending = image
         .topics

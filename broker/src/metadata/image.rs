@@ -4,12 +4,13 @@
 //! placement group `partitions[n]`, which exists; ids of deleted topics never come back (proposers draw them at random).
 //! Not here: how it changes (`apply.rs`), its bytes (`format_snapshot.rs`).
 
+use super::deleted::DeletedTopics;
 use super::membership::{ClusterMember, ReplicaMove};
 use super::names::collision_key;
 use std::collections::BTreeMap;
 use tidelog_model::{
-    ClusterId, LogId, NodeId, PartitionId, PartitionIndex, PlacementGroupId, RaftNodeId, StoreId,
-    TimestampMs, TopicId,
+    ClusterId, LogId, NodeId, PartitionId, PartitionIndex, PlacementGroupId, ProducerId,
+    RaftNodeId, StoreId, TimestampMs, TopicId,
 };
 
 /// Consumer groups hash into this many slots; each slot belongs to one placement group.
@@ -62,6 +63,8 @@ pub struct Topic {
     pub partitions: Vec<PlacementGroupId>,
     /// Values that differ from the defaults, by Kafka's names.
     pub configs: BTreeMap<String, String>,
+    /// The lowest id of a producer that cannot have written to an earlier topic of this name.
+    pub first_new_producer: ProducerId,
 }
 
 /// The state of the metadata group. Cheap to read, changed by `apply` only.
@@ -82,6 +85,7 @@ pub struct MetadataImage {
     pub(super) departed: Vec<(NodeId, RaftNodeId)>,
     pub(super) lost: BTreeMap<PlacementGroupId, Vec<NodeId>>,
     pub(super) store: Option<StoreId>,
+    pub(super) deleted: DeletedTopics,
     // Rebuilt from `topics`, not in the snapshot.
     pub(super) names: BTreeMap<String, TopicId>,
     pub(super) collisions: BTreeMap<String, TopicId>,

@@ -12,6 +12,7 @@ mod command;
 mod config_rules;
 mod config_table;
 mod config_view;
+mod deleted;
 mod format_command;
 mod format_membership;
 mod format_outcome;
@@ -41,6 +42,7 @@ pub use config_table::{CONFIGS, ConfigDefinition, ConfigKind, ConfigType, defini
 pub use config_view::{
     ConfigSource, DescribedConfig, EffectiveConfig, TimestampType, describe, effective,
 };
+pub use deleted::{DeletedTopic, NameBefore};
 pub use format_command::decode_command;
 pub use image::{Address, Broker, MetadataImage, SLOTS, Topic};
 pub use lost::listed;
@@ -68,6 +70,8 @@ pub const PARTITIONS_MAX: usize = 200_000;
 pub const BROKERS_MAX: usize = 1_000;
 /// Brokers that have left and are remembered, so that their directories are not taken in again; the oldest are forgotten.
 pub const DEPARTED_MAX: usize = 1_000;
+/// Deleted topics that are remembered until their name has a topic again; the oldest are forgotten.
+pub const DELETED_MAX: usize = 1_000;
 /// Most placement groups of a cluster (about two led per broker, see D2).
 pub const GROUPS_MAX: usize = 4_000;
 /// Longest config value, zone, host or cluster name in bytes.

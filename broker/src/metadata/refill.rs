@@ -217,6 +217,7 @@ mod tests {
             name: "one".to_owned(),
             partitions: vec![only(8), only(9)],
             configs: BTreeMap::new(),
+            before: crate::metadata::NameBefore::Unknown,
         };
         apply(&mut used, create);
         let copies = RefillRefused::OnlyCopy(vec![only(8), only(9)]);

@@ -110,6 +110,7 @@ mod tests {
             name: name.to_owned(),
             partitions: at.iter().copied().map(group).collect(),
             configs: BTreeMap::new(),
+            before: crate::metadata::NameBefore::Unknown,
         });
         assert!(
             matches!(outcome, MetadataOutcome::TopicCreated(_)),

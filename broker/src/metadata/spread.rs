@@ -103,6 +103,7 @@ mod tests {
             created: TimestampMs::new(0),
             partitions,
             configs: std::collections::BTreeMap::new(),
+            first_new_producer: tidelog_model::ProducerId::new(0),
         };
         image.insert_topic(TopicId::new(Uuid::from_u128(number)), topic);
     }

@@ -374,6 +374,7 @@ mod tests {
                 name,
                 partitions,
                 configs,
+                before: crate::metadata::NameBefore::Unknown,
             },
         );
         admit(&mut used, 2, 21);

@@ -28,6 +28,7 @@ mod health;
 mod lost;
 mod majority;
 mod members;
+mod names_again;
 mod produce;
 mod refilled;
 mod replaced;

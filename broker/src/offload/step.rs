@@ -59,12 +59,13 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use std::collections::BTreeMap;
-    use tidelog_model::{LogId, TimestampMs};
+    use tidelog_model::{LogId, LogIndex, TimestampMs};
 
     fn frozen() -> Arc<Frozen> {
         Arc::new(Frozen {
             at: LogId::default(),
             stamp: TimestampMs::new(0),
+            dropped_at: LogIndex::new(0),
             partitions: BTreeMap::new(),
             coordinator: Bytes::new(),
         })

@@ -21,8 +21,8 @@ use tidelog_env::{SystemClock, SystemRandom, Tasks};
 use tidelog_model::batch::{BatchBuilder, RecordBatch};
 use tidelog_model::codec::Codec;
 use tidelog_model::{
-    ClusterId, NodeId, Offset, PartitionId, PartitionIndex, PlacementGroupId, ProducerEpoch,
-    ProducerId, RaftNodeId, Sequence, StoreId, TimestampMs, TopicId,
+    ClusterId, LogIndex, NodeId, Offset, PartitionId, PartitionIndex, PlacementGroupId,
+    ProducerEpoch, ProducerId, RaftNodeId, Sequence, StoreId, TimestampMs, TopicId,
 };
 use tidelog_tiering::reader::{ReaderConfig, RemoteReader};
 use tidelog_tiering::store::faulty::{Call, Fault, FaultyStore};
@@ -174,6 +174,8 @@ impl Running {
         let command = PartitionCommand::CreatePartition {
             partition: partition(index),
             topic_name: "t".to_owned(),
+            by: LogIndex::new(0),
+            first_new_producer: ProducerId::new(0),
         };
         let (_, outcome) = self.group.propose(command).await.unwrap();
         assert_eq!(outcome, PartitionOutcome::Done);
@@ -362,7 +364,10 @@ async fn a_log_without_untiered_records_is_freed() {
     }
     // Partition 1 was never created: half of the log are refused batches, which no segment ever holds.
     assert!(matches!(last.unwrap()[0], Ok(AppendOutcome::Refused(_))));
-    let command = PartitionCommand::DeleteTopic(partition(0).topic);
+    let command = PartitionCommand::DeleteTopic {
+        topic: partition(0).topic,
+        by: LogIndex::new(0),
+    };
     running.group.propose(command).await.unwrap();
     let freed = async {
         while running.group.group().log().local_bytes() > 8 << 20 {

@@ -13,6 +13,8 @@ use tidelog_tiering::manifest::{self, SegmentEntry};
 use uuid::Uuid;
 
 const VERSION: u8 = 1;
+/// The version of [`CREATE_PARTITION`] and [`DELETE_TOPIC`] that names the image of metadata on which they were decided.
+const VERSION_2: u8 = 2;
 const APPEND: u8 = 0x01;
 const CREATE_PARTITION: u8 = 0x02;
 const DELETE_TOPIC: u8 = 0x03;
@@ -103,9 +105,18 @@ pub enum PartitionCommand {
         partition: PartitionId,
         /// Name of its topic.
         topic_name: String,
+        /// The newest entry of the metadata group in the image that names it; 0: not known (version 1).
+        by: LogIndex,
+        /// The lowest id of a producer that has never written to it or to one of its name before.
+        first_new_producer: ProducerId,
     },
     /// Drop all partitions of a topic.
-    DeleteTopic(TopicId),
+    DeleteTopic {
+        /// The topic.
+        topic: TopicId,
+        /// The newest entry of the metadata group in the image that no longer names it; 0: not known (version 1).
+        by: LogIndex,
+    },
     /// Freeze the state as snapshot candidate.
     Cut,
     /// Data of the cut is in the object store: all of it, or a part where one entry cannot name it all.
@@ -138,7 +149,7 @@ impl Stamped {
         let mut out = BytesMut::with_capacity(self.encoded_len_hint());
         let mut head = |kind: u8| {
             out.put_u8(kind);
-            out.put_u8(VERSION);
+            out.put_u8(newest(kind));
             out.put_u16_le(0);
             out.put_i64_le(self.stamp.get());
         };
@@ -153,15 +164,20 @@ impl Stamped {
             PartitionCommand::CreatePartition {
                 partition,
                 topic_name,
+                by,
+                first_new_producer,
             } => {
                 head(CREATE_PARTITION);
                 put_partition(&mut out, *partition);
                 out.put_u16_le(u16::try_from(topic_name.len()).unwrap_or(u16::MAX));
                 out.put_slice(topic_name.as_bytes());
+                out.put_u64_le(by.get());
+                out.put_i64_le(first_new_producer.get());
             }
-            PartitionCommand::DeleteTopic(topic) => {
+            PartitionCommand::DeleteTopic { topic, by } => {
                 head(DELETE_TOPIC);
                 out.put_slice(topic.get().as_bytes());
+                out.put_u64_le(by.get());
             }
             PartitionCommand::Cut => head(CUT),
             PartitionCommand::Uploaded { cut, segments } => {
@@ -205,29 +221,19 @@ impl Stamped {
     pub fn decode(dir: &Bytes, body_len: usize) -> Result<Self, MalformedCommand> {
         let mut input = dir.clone();
         let kind = input.try_get_u8()?;
-        if input.try_get_u8()? != VERSION {
+        let version = input.try_get_u8()?;
+        if version < VERSION || version > newest(kind) {
             return Err(MalformedCommand("unknown version"));
         }
         input.try_get_u16_le()?;
         let stamp = TimestampMs::new(input.try_get_i64_le()?);
         let command = match kind {
             APPEND => PartitionCommand::Append(get_batches(&mut input, body_len)?),
-            CREATE_PARTITION => {
-                let partition = get_partition(&mut input)?;
-                let length = usize::from(input.try_get_u16_le()?);
-                if input.remaining() < length {
-                    return Err(MalformedCommand("truncated"));
-                }
-                let name = input.split_to(length);
-                let topic_name = std::str::from_utf8(&name)
-                    .map_err(|_| MalformedCommand("topic name is not UTF-8"))?
-                    .to_owned();
-                PartitionCommand::CreatePartition {
-                    partition,
-                    topic_name,
-                }
-            }
-            DELETE_TOPIC => PartitionCommand::DeleteTopic(get_topic(&mut input)?),
+            CREATE_PARTITION => get_creation(&mut input, version)?,
+            DELETE_TOPIC => PartitionCommand::DeleteTopic {
+                topic: get_topic(&mut input)?,
+                by: get_image(&mut input, version)?,
+            },
             CUT => PartitionCommand::Cut,
             UPLOADED => {
                 let cut = LogIndex::new(input.try_get_u64_le()?);
@@ -255,6 +261,14 @@ impl Stamped {
             return Err(MalformedCommand("bytes left over"));
         }
         Ok(Self { stamp, command })
+    }
+}
+
+/// The version of a kind that is written.
+const fn newest(kind: u8) -> u8 {
+    match kind {
+        CREATE_PARTITION | DELETE_TOPIC => VERSION_2,
+        _ => VERSION,
     }
 }
 
@@ -294,6 +308,35 @@ fn get_partition(input: &mut Bytes) -> Result<PartitionId, MalformedCommand> {
     Ok(PartitionId {
         topic: get_topic(input)?,
         index: PartitionIndex::new(input.try_get_i32_le()?),
+    })
+}
+
+/// The image of metadata on which a command was decided; 0 where its version does not say.
+fn get_image(input: &mut Bytes, version: u8) -> Result<LogIndex, MalformedCommand> {
+    Ok(LogIndex::new(match version {
+        VERSION => 0,
+        _ => input.try_get_u64_le()?,
+    }))
+}
+
+fn get_creation(input: &mut Bytes, version: u8) -> Result<PartitionCommand, MalformedCommand> {
+    let partition = get_partition(input)?;
+    let length = usize::from(input.try_get_u16_le()?);
+    if input.remaining() < length {
+        return Err(MalformedCommand("truncated"));
+    }
+    let name = input.split_to(length);
+    let topic_name = std::str::from_utf8(&name)
+        .map_err(|_| MalformedCommand("topic name is not UTF-8"))?
+        .to_owned();
+    Ok(PartitionCommand::CreatePartition {
+        partition,
+        topic_name,
+        by: get_image(input, version)?,
+        first_new_producer: ProducerId::new(match version {
+            VERSION => i64::MAX,
+            _ => input.try_get_i64_le()?,
+        }),
     })
 }
 

@@ -1,4 +1,4 @@
-//! Golden files of format version 1: what version 1 wrote stays readable, and version 1 is still what is written.
+//! Golden files: what older versions wrote stays readable, and the newest is what is written.
 //! TIDELOG_WRITE_GOLDEN=1 writes the files anew, which only a new format version may need.
 
 use super::command::{PartitionCommand, Stamped};
@@ -15,11 +15,14 @@ use uuid::Uuid;
 
 use super::command::BatchDescriptor;
 
-fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
+/// The file, written before from `bytes` where that is asked for: an older version is never written.
+fn golden(name: &str, bytes: Option<&[u8]>) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("src/partition/testdata")
         .join(name);
-    if std::env::var_os("TIDELOG_WRITE_GOLDEN").is_some() {
+    if let Some(bytes) = bytes
+        && std::env::var_os("TIDELOG_WRITE_GOLDEN").is_some()
+    {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, bytes).unwrap();
     }
@@ -79,6 +82,8 @@ fn commands() -> Vec<PartitionCommand> {
         PartitionCommand::CreatePartition {
             partition: partition(),
             topic_name: "golden".into(),
+            by: LogIndex::new(11),
+            first_new_producer: ProducerId::new(12),
         },
         PartitionCommand::Append(vec![batch(0, 3, 0), batch(75, 4, 3)]),
         PartitionCommand::Cut,
@@ -94,13 +99,46 @@ fn commands() -> Vec<PartitionCommand> {
             partition: partition(),
             log_start: Offset::new(2),
         },
-        PartitionCommand::DeleteTopic(TopicId::new(Uuid::from_u128(77))),
+        PartitionCommand::DeleteTopic {
+            topic: TopicId::new(Uuid::from_u128(77)),
+            by: LogIndex::new(13),
+        },
     ]
 }
 
-/// Proves that every command of version 1 is written as the golden file has it, and reads back.
+/// The commands as version 1 had them: it said neither who is new nor by which image.
+fn commands_as_version_1_said() -> Vec<PartitionCommand> {
+    let mut commands = commands();
+    for command in &mut commands {
+        match command {
+            PartitionCommand::CreatePartition {
+                by,
+                first_new_producer,
+                ..
+            } => {
+                *by = LogIndex::new(0);
+                *first_new_producer = ProducerId::new(i64::MAX);
+            }
+            PartitionCommand::DeleteTopic { by, .. } => *by = LogIndex::new(0),
+            _ => {}
+        }
+    }
+    commands
+}
+
+fn assert_read(file: Vec<u8>, commands: Vec<PartitionCommand>) {
+    let mut rest = Bytes::from(file);
+    for command in commands {
+        let length = u32::from_le_bytes(rest.split_to(4).as_ref().try_into().unwrap());
+        let read = Stamped::decode(&rest.split_to(length as usize), 150).unwrap();
+        assert_eq!(read.command, command);
+    }
+    assert!(rest.is_empty());
+}
+
+/// Proves that every command is written as the golden file of the newest versions has it, and reads back.
 #[test]
-fn commands_of_version_1() {
+fn commands_of_version_2() {
     let mut all = Vec::new();
     for (at, command) in commands().into_iter().enumerate() {
         let stamp = TimestampMs::new(2_000 + i64::try_from(at).unwrap());
@@ -108,21 +146,21 @@ fn commands_of_version_1() {
         all.extend(u32::try_from(bytes.len()).unwrap().to_le_bytes());
         all.extend(&bytes);
     }
-    let file = golden("partition-commands-v1.bin", &all);
-    assert_eq!(file, all, "format version 1 changed");
-    let mut rest = Bytes::from(file);
-    for command in commands() {
-        let length = u32::from_le_bytes(rest.split_to(4).as_ref().try_into().unwrap());
-        let read = Stamped::decode(&rest.split_to(length as usize), 150).unwrap();
-        assert_eq!(read.command, command);
-    }
+    let file = golden("partition-commands-v2.bin", Some(&all));
+    assert_eq!(file, all, "the format changed");
+    assert_read(file, commands());
 }
 
-/// Proves that the image of version 1 is written as the golden file has it, and gives the same state back.
+/// Proves that every command of version 1 is still read.
 #[test]
-fn image_of_version_1() {
+fn commands_of_version_1() {
+    let file = golden("partition-commands-v1.bin", None);
+    assert_read(file, commands_as_version_1_said());
+}
+
+fn machine(commands: Vec<PartitionCommand>) -> Partitions {
     let mut machine = Partitions::default();
-    for (at, command) in commands().into_iter().take(5).enumerate() {
+    for (at, command) in commands.into_iter().take(5).enumerate() {
         let id = LogId {
             term: Term::new(2),
             index: LogIndex::new(at as u64 + 1),
@@ -134,22 +172,40 @@ fn image_of_version_1() {
         .encode();
         machine.apply(id, &dir, 150, || Bytes::from_static(b"coordinator"));
     }
-    let cluster = ClusterId::new(Uuid::from_u128(8));
-    let (at, bytes) = image::encode(cluster, PlacementGroupId::new(1), &machine).unwrap();
-    let file = golden("partition-image-v1.bin", &bytes);
-    assert_eq!(file, bytes.to_vec(), "format version 1 changed");
-    let (read, coordinator) = image::decode(&Bytes::from(file)).unwrap();
-    assert_eq!(at.index, LogIndex::new(3));
+    machine
+}
+
+fn assert_image(file: &[u8], expected: &Partitions) {
+    let (read, coordinator) = image::decode(&Bytes::copy_from_slice(file)).unwrap();
     assert_eq!(coordinator, Bytes::from_static(b"coordinator"));
     let (before, after) = (
-        machine.get(partition()).unwrap(),
+        expected.get(partition()).unwrap(),
         read.get(partition()).unwrap(),
     );
     assert_eq!(after, before);
+}
+
+/// Proves that the image is written as the golden file has it, with a manifest of version 2, and gives the same state back.
+#[test]
+fn image_with_manifest_of_version_2() {
+    let machine = machine(commands());
+    let cluster = ClusterId::new(Uuid::from_u128(8));
+    let (at, bytes) = image::encode(cluster, PlacementGroupId::new(1), &machine).unwrap();
+    let file = golden("partition-image-v1-manifest-v2.bin", Some(&bytes));
+    assert_eq!(file, bytes.to_vec(), "the format changed");
+    assert_eq!(at.index, LogIndex::new(3));
+    assert_image(&file, &machine);
     for cut in 0..bytes.len() {
         assert!(
             image::decode(&bytes.slice(..cut)).is_err(),
             "a truncation at {cut} was read"
         );
     }
+}
+
+/// Proves that an image with a manifest of version 1 is still read.
+#[test]
+fn image_with_manifest_of_version_1() {
+    let file = golden("partition-image-v1.bin", None);
+    assert_image(&file, &machine(commands_as_version_1_said()));
 }

@@ -50,6 +50,7 @@ pub fn manifest_of(cluster: ClusterId, group: PlacementGroupId, frozen: &Frozen)
         group,
         last: frozen.at,
         stamp: frozen.stamp,
+        dropped_at: frozen.dropped_at,
         partitions: frozen
             .partitions
             .values()
@@ -154,6 +155,7 @@ pub fn decode(image: &Bytes) -> Result<(Partitions, Bytes), ImageError> {
     let frozen = Frozen {
         at: manifest.last,
         stamp: manifest.stamp,
+        dropped_at: manifest.dropped_at,
         partitions,
         coordinator: coordinator.clone(),
     };

@@ -20,6 +20,8 @@ pub struct Frozen {
     pub at: LogId,
     /// Broker stamp of the Cut entry.
     pub stamp: TimestampMs,
+    /// As [`Partitions`] has it at that moment.
+    pub dropped_at: LogIndex,
     /// Partitions at that moment, without their hot index.
     pub partitions: BTreeMap<PartitionId, PartitionState>,
     /// The coordinator's state at that moment.
@@ -75,6 +77,9 @@ pub enum PartitionOutcome {
 #[derive(Debug)]
 pub struct Partitions {
     partitions: BTreeMap<PartitionId, PartitionState>,
+    /// The newest entry of the metadata group by whose image a topic was dropped here. A partition that an older image names is not
+    /// created: its topic may be the one that was dropped.
+    dropped_at: LogIndex,
     stage: CutStage,
     candidate: Option<Arc<Frozen>>,
     published_sequence: u64,
@@ -87,6 +92,7 @@ impl Default for Partitions {
     fn default() -> Self {
         Self {
             partitions: BTreeMap::new(),
+            dropped_at: LogIndex::new(0),
             stage: CutStage::None,
             candidate: None,
             published_sequence: 0,
@@ -108,6 +114,7 @@ impl Partitions {
         let frozen = Arc::new(frozen);
         Self {
             partitions: live,
+            dropped_at: frozen.dropped_at,
             stamp: frozen.stamp,
             candidate: Some(Arc::clone(&frozen)),
             stage: CutStage::Uploaded(frozen),
@@ -141,13 +148,20 @@ impl Partitions {
             PartitionCommand::CreatePartition {
                 partition,
                 topic_name,
+                by,
+                first_new_producer,
             } => {
+                if by < self.dropped_at {
+                    return PartitionOutcome::Refused("decided on an older image of metadata");
+                }
                 self.partitions.entry(partition).or_insert_with(|| {
-                    PartitionState::new(partition, Arc::from(topic_name.as_str()))
+                    let topic_name = Arc::from(topic_name.as_str());
+                    PartitionState::new(partition, topic_name, first_new_producer)
                 });
                 PartitionOutcome::Done
             }
-            PartitionCommand::DeleteTopic(topic) => {
+            PartitionCommand::DeleteTopic { topic, by } => {
+                self.dropped_at = self.dropped_at.max(by);
                 self.delete_topic(topic);
                 PartitionOutcome::Done
             }
@@ -211,7 +225,7 @@ impl Partitions {
         for state in self.partitions.values_mut() {
             state.producers.expire(stamp);
             if mutant(Mutant::ApplyReadsLocal) && state.hot.start().is_none() {
-                state.producers = super::producers::Producers::default();
+                state.producers = super::producers::Producers::any_may_begin();
             }
         }
         let partitions = self
@@ -222,6 +236,7 @@ impl Partitions {
         self.stage = CutStage::Cut(Arc::new(Frozen {
             at: id,
             stamp,
+            dropped_at: self.dropped_at,
             partitions,
             coordinator,
         }));

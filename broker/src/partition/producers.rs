@@ -28,19 +28,39 @@ pub enum SequenceCheck {
 }
 
 /// The producers of one partition.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Producers {
     by_id: BTreeMap<ProducerId, ProducerEntry>,
     /// The same producers by their last stamp: who is forgotten first. A scan of a full table for each new producer would
     /// hold up all appends of the group.
     by_stamp: BTreeSet<(TimestampMs, ProducerId)>,
+    /// The lowest id of a producer that cannot have written here and be forgotten. It only rises.
+    first_new: ProducerId,
 }
 
 impl Producers {
+    /// Nobody has written; who has the id `first_new` or a higher one never wrote to a partition of this name before.
+    #[must_use]
+    pub fn new(first_new: ProducerId) -> Self {
+        Self {
+            by_id: BTreeMap::new(),
+            by_stamp: BTreeSet::new(),
+            first_new,
+        }
+    }
+
+    /// Nobody has written, and anyone may have been forgotten.
+    #[must_use]
+    pub fn any_may_begin() -> Self {
+        Self::new(ProducerId::new(i64::MAX))
+    }
+
     /// Checks a batch of `id` whose records carry `first..=last` against what was appended before.
     ///
-    /// As in Kafka, a producer that is unknown here may begin at any sequence: its state may have expired while its
-    /// records are safe in the log (field report A25).
+    /// As in Kafka (KIP-360), a producer that is unknown here may begin at any sequence when it may have been forgotten: its state may
+    /// have expired while its records are safe in the log (field report A25), or the topic may have been deleted and created again. One
+    /// that cannot have been here begins at 0: if its first batch was refused, because the partition was not led yet, the second
+    /// must not overtake it (I3). Kafka takes that one.
     #[must_use]
     pub fn check(
         &self,
@@ -50,7 +70,12 @@ impl Producers {
         last: Sequence,
     ) -> SequenceCheck {
         let Some(known) = self.by_id.get(&id) else {
-            return SequenceCheck::Next;
+            let new = id >= self.first_new && !mutant(Mutant::FirstBatchOvertaken);
+            return if new && first.get() != 0 {
+                SequenceCheck::OutOfOrder
+            } else {
+                SequenceCheck::Next
+            };
         };
         if epoch < known.epoch {
             return SequenceCheck::StaleEpoch;
@@ -122,8 +147,14 @@ impl Producers {
             && stamp.get().saturating_sub(last.get()) >= EXPIRY_MS
         {
             self.by_stamp.remove(&(last, id));
-            self.by_id.remove(&id);
+            self.forget(id);
         }
+    }
+
+    /// The lowest id of a producer that cannot have written here and be forgotten.
+    #[must_use]
+    pub fn first_new(&self) -> ProducerId {
+        self.first_new
     }
 
     /// Number of producers remembered.
@@ -146,7 +177,7 @@ impl Producers {
 
     /// The producers of a manifest.
     #[must_use]
-    pub fn from_entries(entries: Vec<ProducerEntry>) -> Self {
+    pub fn from_entries(entries: Vec<ProducerEntry>, first_new: ProducerId) -> Self {
         let by_id: BTreeMap<_, _> = entries.into_iter().map(|entry| (entry.id, entry)).collect();
         Self {
             by_stamp: by_id
@@ -154,6 +185,7 @@ impl Producers {
                 .map(|entry| (entry.last_stamp, entry.id))
                 .collect(),
             by_id,
+            first_new,
         }
     }
 
@@ -168,8 +200,14 @@ impl Producers {
 
     fn forget_longest_silent(&mut self) {
         if let Some((_, id)) = self.by_stamp.pop_first() {
-            self.by_id.remove(&id);
+            self.forget(id);
         }
+    }
+
+    fn forget(&mut self, id: ProducerId) {
+        self.by_id.remove(&id);
+        let next = ProducerId::new(id.get().saturating_add(1));
+        self.first_new = self.first_new.max(next);
     }
 }
 
@@ -202,7 +240,7 @@ mod tests {
     /// Proves that each of the last five batches is recognised and answered with its first offset, an older one not.
     #[test]
     fn five_batches_answer_retries() {
-        let mut producers = Producers::default();
+        let mut producers = Producers::new(ProducerId::new(0));
         for i in 0..7 {
             assert_eq!(check(&producers, 0, i, i), SequenceCheck::Next);
             producers.record(P, E, batch(i, i, i64::from(i) * 10), TimestampMs::new(1));
@@ -223,7 +261,7 @@ mod tests {
     #[test]
     fn the_longest_silent_is_forgotten_first() {
         let max = i64::try_from(PRODUCERS_MAX).unwrap();
-        let mut producers = Producers::default();
+        let mut producers = Producers::new(ProducerId::new(0));
         let speak = |producers: &mut Producers, id: i64, stamp: i64| {
             producers.record(
                 ProducerId::new(id),
@@ -237,7 +275,7 @@ mod tests {
         }
         // The one that was silent longest speaks again.
         speak(&mut producers, max - 1, 2_000_000);
-        let mut restored = Producers::from_entries(producers.to_entries());
+        let mut restored = Producers::from_entries(producers.to_entries(), producers.first_new());
         assert_eq!(restored, producers);
         for (new, forgotten) in [(max, max - 2), (max + 1, max - 3)] {
             for producers in [&mut producers, &mut restored] {
@@ -258,7 +296,7 @@ mod tests {
     /// Proves that an older epoch is fenced and a newer one must begin at sequence 0.
     #[test]
     fn epochs_fence() {
-        let mut producers = Producers::default();
+        let mut producers = Producers::new(ProducerId::new(0));
         producers.record(
             P,
             ProducerEpoch::new(3),
@@ -281,7 +319,7 @@ mod tests {
     /// Proves that the sequence wraps from the largest number to zero without a gap.
     #[test]
     fn sequence_wraps() {
-        let mut producers = Producers::default();
+        let mut producers = Producers::new(ProducerId::new(0));
         producers.record(P, E, batch(i32::MAX - 1, i32::MAX, 0), TimestampMs::new(1));
         assert_eq!(check(&producers, 0, 0, 3), SequenceCheck::Next);
         assert_eq!(check(&producers, 0, 1, 3), SequenceCheck::OutOfOrder);
@@ -290,12 +328,36 @@ mod tests {
     /// Proves that expiry forgets by broker stamp and that an expired producer goes on without an error (A25).
     #[test]
     fn expired_producer_goes_on() {
-        let mut producers = Producers::default();
+        let mut producers = Producers::new(ProducerId::new(0));
         producers.record(P, E, batch(0, 9, 0), TimestampMs::new(1_000));
         producers.expire(TimestampMs::new(1_000 + EXPIRY_MS - 1));
         assert_eq!(producers.len(), 1);
         producers.expire(TimestampMs::new(1_000 + EXPIRY_MS));
         assert!(producers.is_empty());
         assert_eq!(check(&producers, 0, 10, 19), SequenceCheck::Next);
+    }
+
+    /// Proves that the second batch of a producer that was never here does not overtake the first, that those who may have been forgotten
+    /// go on, whoever they are, and that this outlives a manifest.
+    #[test]
+    fn who_is_new_begins_at_0() {
+        let mut producers = Producers::new(ProducerId::new(7));
+        assert_eq!(check(&producers, 0, 1, 1), SequenceCheck::OutOfOrder);
+        assert_eq!(check(&producers, 3, 1, 1), SequenceCheck::OutOfOrder);
+        assert_eq!(check(&producers, 0, 0, 0), SequenceCheck::Next);
+        let older = producers.check(ProducerId::new(6), E, Sequence::new(9), Sequence::new(9));
+        assert_eq!(older, SequenceCheck::Next, "of a topic of this name before");
+        assert_eq!(
+            check(&Producers::any_may_begin(), 0, 9, 9),
+            SequenceCheck::Next
+        );
+        producers.record(P, E, batch(0, 0, 0), TimestampMs::new(0));
+        producers.expire(TimestampMs::new(EXPIRY_MS));
+        let restored = Producers::from_entries(producers.to_entries(), producers.first_new());
+        for producers in [producers, restored] {
+            assert_eq!(check(&producers, 0, 1, 1), SequenceCheck::Next, "forgotten");
+            let newer = producers.check(ProducerId::new(8), E, Sequence::new(1), Sequence::new(1));
+            assert_eq!(newer, SequenceCheck::OutOfOrder);
+        }
     }
 }

@@ -73,7 +73,7 @@ pub struct PartitionState {
 impl PartitionState {
     /// A new, empty partition.
     #[must_use]
-    pub fn new(id: PartitionId, topic_name: Arc<str>) -> Self {
+    pub fn new(id: PartitionId, topic_name: Arc<str>, first_new_producer: ProducerId) -> Self {
         Self {
             id,
             topic_name,
@@ -81,7 +81,7 @@ impl PartitionState {
             tiered_until: Offset::ZERO,
             next_offset: Offset::ZERO,
             epochs: Vec::new(),
-            producers: Producers::default(),
+            producers: Producers::new(first_new_producer),
             segments: Arc::default(),
             hot: HotIndex::default(),
         }
@@ -97,7 +97,7 @@ impl PartitionState {
             tiered_until: manifest.tiered_until,
             next_offset: manifest.next_offset,
             epochs: manifest.epochs,
-            producers: Producers::from_entries(manifest.producers),
+            producers: Producers::from_entries(manifest.producers, manifest.first_new_producer),
             segments: Arc::new(manifest.segments),
             hot: HotIndex::default(),
         }
@@ -112,6 +112,10 @@ impl PartitionState {
             log_start: self.log_start,
             tiered_until: self.tiered_until,
             next_offset: self.next_offset,
+            first_new_producer: match mutant(Mutant::ProducersNotInSnapshot) {
+                true => ProducerId::new(i64::MAX),
+                false => self.producers.first_new(),
+            },
             epochs: self.epochs.clone(),
             segments: self.segments.as_ref().clone(),
             producers: if mutant(Mutant::ProducersNotInSnapshot) {
@@ -360,7 +364,7 @@ mod tests {
             topic: TopicId::default(),
             index: PartitionIndex::new(0),
         };
-        let mut state = PartitionState::new(id, "t".into());
+        let mut state = PartitionState::new(id, "t".into(), ProducerId::new(0));
         for (at, term) in (0u64..).zip(epochs) {
             let batch = BatchDescriptor {
                 partition: id,

@@ -5,6 +5,7 @@
 //! Not here: Kafka's request types (`api`), what groups do (`datagroup`, `metadata`), uploads (`offload`).
 
 mod commit_bounds;
+mod dropped;
 mod elsewhere;
 mod ends;
 mod groups;

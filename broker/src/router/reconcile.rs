@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use super::Router;
 use crate::datagroup::DataGroup;
-use crate::partition::PartitionCommand;
 use crate::placement::ProposeError;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -123,28 +122,23 @@ impl Router {
                 .copied()
                 .filter(|topic| image.topic(*topic).is_none())
                 .collect();
-            let missing: Vec<(PartitionId, String)> = image
+            let missing: Vec<PartitionId> = image
                 .partitions_of(group.id())
-                .filter(|(partition, _)| {
+                .map(|(partition, _)| partition)
+                .filter(|partition| {
                     !held
                         .get(&partition.topic)
                         .is_some_and(|known| known.contains(partition))
                 })
-                .map(|(partition, topic)| (partition, topic.name.clone()))
                 .collect();
             (gone, missing)
         });
-        for (partition, topic_name) in missing {
-            group
-                .propose(PartitionCommand::CreatePartition {
-                    partition,
-                    topic_name,
-                })
-                .await?;
+        for partition in missing {
+            self.create_partition(group, partition).await?;
         }
         for topic in gone {
             tracing::info!(%topic, group = %group.id(), "dropping partitions of a deleted topic");
-            group.propose(PartitionCommand::DeleteTopic(topic)).await?;
+            self.drop_topic(group, topic).await?;
         }
         Ok(())
     }

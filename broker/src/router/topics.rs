@@ -13,7 +13,7 @@ use crate::metadata::{
     MetadataCommand, MetadataImage, MetadataOutcome, Refusal, choose_groups, choose_groups_on,
     choose_replicas, copies_default,
 };
-use crate::partition::PartitionCommand;
+use crate::partition::{PartitionCommand, PartitionOutcome};
 use crate::placement::ProposeError;
 use tidelog_env::{CrashPoint, Mutant, crash_point, mutant};
 use tidelog_model::{NodeId, PartitionId, PartitionIndex, PlacementGroupId, TopicId};
@@ -21,16 +21,19 @@ use tokio::time::{Instant, timeout};
 
 /// How long a topic that is created, or deleted, for good may take to be so in the data groups before the answer: some round trips. What is
 /// missing then, because a group has no leader at the moment, is made up for by `reconcile`; clients wait for the partition.
-const EFFECT_WITHIN: Duration = Duration::from_secs(2);
+pub(super) const EFFECT_WITHIN: Duration = Duration::from_secs(2);
 /// Pause before a creation whose outcome is not known is proposed again.
 const AGAIN_PAUSE: Duration = Duration::from_millis(200);
 
 /// Pause before the leader of a group that is not held here is asked again whether it has new partitions.
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// How often groups for another number of copies are planned anew because another broker was faster. Each time that one has made some: there are
 /// only so many numbers of copies. And how often a topic is placed anew because a group was lost meanwhile.
 const GROUPS_TRIES: usize = 8;
+
+/// How often a partition is proposed because the group has dropped topics by a newer image of metadata: by this broker's own, so the next try has it.
+const IMAGES_TRIES: usize = 8;
 
 /// A topic to create.
 #[derive(Clone, Debug)]
@@ -63,6 +66,15 @@ pub enum TopicError {
     /// No such topic.
     #[error("no such topic")]
     Unknown,
+    /// Brokers may still take records for the topic that had the name; nothing changed.
+    #[error(
+        "a topic of this name was deleted, and placement {} still has partitions of it, or has no leader that says so: try again. Nothing was created",
+        groups_named(groups)
+    )]
+    NameHeld {
+        /// The groups.
+        groups: Vec<PlacementGroupId>,
+    },
     /// Fewer brokers take replicas now than copies were asked for.
     #[error(
         "{copies} copies need {copies} live brokers that are not drained, and there are fewer now"
@@ -84,6 +96,17 @@ pub enum TopicError {
     /// Not committed, or not known to be.
     #[error(transparent)]
     Propose(#[from] ProposeError),
+}
+
+fn groups_named(groups: &[PlacementGroupId]) -> String {
+    const NAMED_MAX: usize = 10;
+    let names = groups.iter().take(NAMED_MAX).map(ToString::to_string);
+    let names = names.collect::<Vec<_>>().join(", ");
+    match (groups.len(), groups.len().saturating_sub(NAMED_MAX)) {
+        (1, _) => format!("group {names}"),
+        (_, 0) => format!("groups {names}"),
+        (_, more) => format!("groups {names} and {more} more"),
+    }
 }
 
 /// The same id for the same name, for a mutant.
@@ -139,15 +162,17 @@ impl Router {
         }
         let mut tries = 0;
         let (partitions, outcome) = loop {
+            let before = self.wait_dropped(&topic.name, deadline).await?;
             let partitions = self.place(&topic, deadline).await?;
             let command = MetadataCommand::CreateTopic {
                 id,
                 name: topic.name.clone(),
                 partitions: partitions.clone(),
                 configs: topic.configs.clone(),
+                before,
             };
             let outcome = self.propose_creation(&command, deadline).await?;
-            // One of the groups was lost meanwhile.
+            // One of the groups was lost meanwhile, or the name had a topic that was deleted.
             let again = matches!(outcome, MetadataOutcome::Refused(Refusal::Outdated));
             if !again || tries >= GROUPS_TRIES {
                 break (partitions, outcome);
@@ -169,7 +194,7 @@ impl Router {
         }
         crash_point(CrashPoint::TopicCreated);
         let effect = async {
-            self.create_partitions(id, &topic.name, &partitions).await?;
+            self.create_partitions(id, &partitions).await?;
             self.wait_created(id, &partitions).await
         };
         match timeout(EFFECT_WITHIN, effect).await {
@@ -253,9 +278,7 @@ impl Router {
                     topic.partitions.into_iter().collect();
                 // Groups that others lead drop it when those brokers see the change.
                 let led = groups.into_iter().filter_map(|group| self.led(group));
-                let drops = led.map(|group| async move {
-                    group.propose(PartitionCommand::DeleteTopic(id)).await
-                });
+                let drops = led.map(|group| async move { self.drop_topic(&group, id).await });
                 let dropped = timeout(EFFECT_WITHIN, futures::future::join_all(drops)).await;
                 if !dropped.is_ok_and(|all| all.iter().all(Result::is_ok)) {
                     tracing::debug!(topic = %id, "partitions are dropped later");
@@ -274,7 +297,6 @@ impl Router {
     pub(super) async fn create_partitions(
         &self,
         topic: TopicId,
-        name: &str,
         partitions: &[PlacementGroupId],
     ) -> Result<(), ProposeError> {
         let created = (0i32..).zip(partitions).filter_map(|(index, group)| {
@@ -283,11 +305,7 @@ impl Router {
                 topic,
                 index: PartitionIndex::new(index),
             };
-            let command = PartitionCommand::CreatePartition {
-                partition,
-                topic_name: name.to_owned(),
-            };
-            Some(async move { group.propose(command).await })
+            Some(async move { self.create_partition(&group, partition).await })
         });
         // Bounded: a topic of ten thousand partitions must not have ten thousand proposals in flight.
         let created = futures::stream::StreamExt::buffered(
@@ -295,6 +313,44 @@ impl Router {
             64,
         );
         futures::TryStreamExt::try_for_each(created, |_| futures::future::ready(Ok(()))).await
+    }
+
+    /// Makes a group that is led here have a partition, unless its topic is gone.
+    pub(super) async fn create_partition(
+        &self,
+        group: &DataGroup,
+        partition: PartitionId,
+    ) -> Result<(), ProposeError> {
+        for _ in 0..IMAGES_TRIES {
+            let command = self.image(|image| {
+                let topic = image.topic(partition.topic)?;
+                Some(PartitionCommand::CreatePartition {
+                    partition,
+                    topic_name: topic.name.clone(),
+                    by: image.last().index,
+                    first_new_producer: topic.first_new_producer,
+                })
+            });
+            let Some(command) = command else {
+                return Ok(());
+            };
+            let (_, outcome) = group.propose(command).await?;
+            if !matches!(outcome, PartitionOutcome::Refused(_)) {
+                return Ok(());
+            }
+        }
+        Err(ProposeError::NotLeader { leader: None })
+    }
+
+    /// Makes a group that is led here drop a topic that metadata no longer names.
+    pub(super) async fn drop_topic(
+        &self,
+        group: &DataGroup,
+        topic: TopicId,
+    ) -> Result<(), ProposeError> {
+        let by = self.image(|image| image.last().index);
+        let command = PartitionCommand::DeleteTopic { topic, by };
+        group.propose(command).await.map(|_| ())
     }
 
     fn led(&self, group: PlacementGroupId) -> Option<DataGroup> {

@@ -178,6 +178,19 @@ impl<'a> Decoder<'a> {
         }
     }
 
+    /// Reads the version of a format of which all from 1 to `newest` can be read.
+    pub(crate) fn version_until(&mut self, newest: u16) -> Result<u16, FormatError> {
+        let version = self.u16()?;
+        if (1..=newest).contains(&version) {
+            Ok(version)
+        } else {
+            Err(FormatError::Version {
+                what: self.what,
+                version,
+            })
+        }
+    }
+
     pub(crate) fn left(&self) -> usize {
         self.rest.len()
     }

@@ -18,7 +18,9 @@ use tidelog_model::{
 };
 
 const MAGIC: &[u8; 8] = b"TLGROUPM";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+/// The last version that does not say which producers are new, nor by which image topics were dropped.
+const VERSION_WITHOUT_NEW_PRODUCERS: u16 = 1;
 const SECTIONS: u16 = 3;
 const IDENTITY: u32 = 1;
 const PARTITIONS: u32 = 2;
@@ -33,7 +35,7 @@ const OBJECT_ID_LENGTH: usize = 4 + 8 + 16;
 const SEGMENT_LENGTH_MIN: usize = OBJECT_ID_LENGTH + SEGMENT_FIELDS_LENGTH_MIN;
 const BATCH_LENGTH: usize = 4 + 4 + 8 + 8;
 const PRODUCER_LENGTH_MIN: usize = 8 + 2 + 8 + 1;
-/// Id 20, name length 2, three offsets 24, three counts 12.
+/// Id 20, name length 2, three offsets 24, three counts 12; version 2 has eight bytes more.
 const PARTITION_LENGTH_MIN: usize = 20 + 2 + 24 + 12;
 
 /// The manifest's bytes. The same manifest always gives the same bytes.
@@ -59,7 +61,8 @@ pub fn encode(manifest: &GroupManifest) -> Bytes {
         .u32(manifest.group.get())
         .u64(manifest.last.term.get())
         .u64(manifest.last.index.get())
-        .i64(manifest.stamp.get());
+        .i64(manifest.stamp.get())
+        .u64(manifest.dropped_at.get());
     let mut out =
         Encoder::with_capacity(128 + partitions.written().len() + manifest.coordinator.len());
     out.bytes(MAGIC).u16(VERSION).u16(SECTIONS);
@@ -76,7 +79,7 @@ pub fn encode(manifest: &GroupManifest) -> Bytes {
 pub fn decode(bytes: &Bytes) -> Result<GroupManifest, FormatError> {
     let mut input = Decoder::new(WHAT, bytes);
     input.magic(MAGIC)?;
-    input.version(VERSION)?;
+    let version = input.version_until(VERSION)?;
     let sections = input.u16()?;
     input.rule(sections == SECTIONS, "the section count is not 3")?;
     let identity = read_section(&mut input, IDENTITY, WHAT_IDENTITY)?;
@@ -93,7 +96,11 @@ pub fn decode(bytes: &Bytes) -> Result<GroupManifest, FormatError> {
             index: LogIndex::new(input.u64()?),
         },
         stamp: input.timestamp()?,
-        partitions: read_partitions(partitions)?,
+        dropped_at: match version {
+            VERSION_WITHOUT_NEW_PRODUCERS => LogIndex::new(0),
+            _ => LogIndex::new(input.u64()?),
+        },
+        partitions: read_partitions(partitions, version)?,
         coordinator: bytes.slice_ref(coordinator),
     };
     input.end()?;
@@ -134,7 +141,8 @@ fn write_partition(out: &mut Encoder, partition: &PartitionManifest) {
         .bytes(name)
         .i64(partition.log_start.get())
         .i64(partition.tiered_until.get())
-        .i64(partition.next_offset.get());
+        .i64(partition.next_offset.get())
+        .i64(partition.first_new_producer.get());
     write_epochs(out, &partition.epochs);
     out.count(partition.segments.len());
     for segment in &partition.segments {
@@ -162,12 +170,12 @@ fn write_producer(out: &mut Encoder, producer: &ProducerEntry) {
     }
 }
 
-fn read_partitions(body: &[u8]) -> Result<Vec<PartitionManifest>, FormatError> {
+fn read_partitions(body: &[u8], version: u16) -> Result<Vec<PartitionManifest>, FormatError> {
     let mut input = Decoder::new(WHAT_PARTITIONS, body);
     let count = input.count(PARTITION_LENGTH_MIN)?;
     let mut partitions: Vec<PartitionManifest> = Vec::with_capacity(count);
     for _ in 0..count {
-        let partition = read_partition(&mut input)?;
+        let partition = read_partition(&mut input, version)?;
         let rises = partitions.last().is_none_or(|last| last.id < partition.id);
         input.rule(rises, "partitions are not in order")?;
         partitions.push(partition);
@@ -176,7 +184,7 @@ fn read_partitions(body: &[u8]) -> Result<Vec<PartitionManifest>, FormatError> {
     Ok(partitions)
 }
 
-fn read_partition(input: &mut Decoder<'_>) -> Result<PartitionManifest, FormatError> {
+fn read_partition(input: &mut Decoder<'_>, version: u16) -> Result<PartitionManifest, FormatError> {
     let topic = TopicId::new(input.uuid()?);
     let id = PartitionId {
         topic,
@@ -193,6 +201,10 @@ fn read_partition(input: &mut Decoder<'_>) -> Result<PartitionManifest, FormatEr
         log_start: input.offset()?,
         tiered_until: input.offset()?,
         next_offset: input.offset()?,
+        first_new_producer: match version {
+            VERSION_WITHOUT_NEW_PRODUCERS => ProducerId::new(i64::MAX),
+            _ => ProducerId::new(input.i64()?),
+        },
         epochs: read_epochs(input)?,
         segments: read_segments(input)?,
         producers: read_producers(input)?,

@@ -11,7 +11,7 @@ pub use segment::{decode_segment, encode_segment};
 
 use bytes::Bytes;
 use tidelog_model::{
-    BytePosition, ClusterId, LeaderEpoch, LogId, Offset, PartitionId, PlacementGroupId,
+    BytePosition, ClusterId, LeaderEpoch, LogId, LogIndex, Offset, PartitionId, PlacementGroupId,
     ProducerEpoch, ProducerId, Sequence, Term, TimestampMs,
 };
 use uuid::Uuid;
@@ -115,6 +115,9 @@ pub struct PartitionManifest {
     pub next_offset: Offset,
     /// All leader epochs with data at or after log start (the first may begin before it).
     pub epochs: Vec<EpochStart>,
+    /// The lowest id of a producer that cannot have written here and be forgotten: one that is not in `producers`, and has this id or a
+    /// higher one, begins at sequence 0. The highest id there is where that is not known (manifests of version 1).
+    pub first_new_producer: ProducerId,
     /// Segments in offset order, each starting where the one before ended.
     pub segments: Vec<SegmentEntry>,
     /// Idempotent producers, by id.
@@ -132,6 +135,8 @@ pub struct GroupManifest {
     pub last: LogId,
     /// Broker stamp of that entry.
     pub stamp: TimestampMs,
+    /// The newest entry of the metadata group by whose image a topic was dropped here; 0: none, or not known (manifests of version 1).
+    pub dropped_at: LogIndex,
     /// Partitions, by id.
     pub partitions: Vec<PartitionManifest>,
     /// State of the consumer groups, opaque to readers of the bucket (`docs/formats/coordinator-state.md`).

@@ -6,7 +6,6 @@ use super::*;
 use crate::format::FormatError;
 use crate::testing::{golden, object_id, partition};
 use proptest::prelude::*;
-use tidelog_model::LogIndex;
 
 fn segment(base: i64, last: i64, object: u128) -> SegmentEntry {
     SegmentEntry {
@@ -56,6 +55,7 @@ fn sample() -> GroupManifest {
         log_start: Offset::new(12),
         tiered_until: Offset::new(30),
         next_offset: Offset::new(31),
+        first_new_producer: ProducerId::new(6),
         epochs: vec![epoch(1, 10), epoch(4, 25)],
         segments: vec![segment(10, 19, 1), segment(20, 29, 2)],
         producers: vec![producer(7, 0), producer(9, 5)],
@@ -66,6 +66,7 @@ fn sample() -> GroupManifest {
         log_start: Offset::ZERO,
         tiered_until: Offset::ZERO,
         next_offset: Offset::ZERO,
+        first_new_producer: ProducerId::new(0),
         epochs: vec![],
         segments: vec![],
         producers: vec![],
@@ -78,6 +79,7 @@ fn sample() -> GroupManifest {
             index: LogIndex::new(1234),
         },
         stamp: TimestampMs::new(1_700_000_000_000),
+        dropped_at: LogIndex::new(55),
         partitions: vec![full, empty],
         coordinator: Bytes::from_static(b"opaque"),
     }
@@ -96,10 +98,37 @@ fn a_manifest_reads_back() {
     assert_eq!(decode(&encode(&empty)).unwrap(), empty);
 }
 
-/// Proves that version 1 is written as it always was.
+/// Proves that version 2 is written as it always was.
 #[test]
 fn golden_manifest() {
-    golden("group-manifest-v1.snap", &encode(&sample()));
+    golden("group-manifest-v2.snap", &encode(&sample()));
+}
+
+/// Proves that version 1 is still read: nobody is a new producer there, and nothing was dropped.
+#[test]
+fn a_manifest_of_version_1_is_read() {
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/group-manifest-v1.snap");
+    let read = decode(&Bytes::from(std::fs::read(path).unwrap())).unwrap();
+    let mut expected = sample();
+    expected.dropped_at = LogIndex::new(0);
+    for partition in &mut expected.partitions {
+        partition.first_new_producer = ProducerId::new(i64::MAX);
+    }
+    assert_eq!(read, expected);
+}
+
+/// Proves that a version that is not known is refused.
+#[test]
+fn other_versions_are_refused() {
+    for version in [0u16, 3] {
+        let mut bytes = encode(&sample()).to_vec();
+        bytes[8..10].copy_from_slice(&version.to_le_bytes());
+        assert!(matches!(
+            decode(&Bytes::from(bytes)),
+            Err(FormatError::Version { .. })
+        ));
+    }
 }
 
 /// Proves that no manifest that was cut short, lengthened, or has one bit turned over is read.
@@ -167,7 +196,7 @@ fn broken_rules_are_named() {
 #[test]
 fn hostile_counts_are_refused() {
     let mut bytes = encode(&sample()).to_vec();
-    let identity = 12 + 16 + 44;
+    let identity = 12 + 16 + 52;
     let body = identity + 16;
     bytes[body..body + 4].copy_from_slice(&u32::MAX.to_le_bytes());
     let length = u64::from_le_bytes(bytes[identity + 4..identity + 12].try_into().unwrap());
@@ -197,6 +226,7 @@ proptest! {
             log_start: Offset::ZERO,
             tiered_until: Offset::new(i64::try_from(segments).unwrap() * 10),
             next_offset: Offset::new(i64::MAX),
+            first_new_producer: ProducerId::new(i64::MAX),
             epochs: vec![],
             segments: (0..segments).map(|n| i64::try_from(n).unwrap() * 10).map(|at| segment(at, at + 9, 1)).collect(),
             producers: (0..producers).map(|id| producer(i64::try_from(id).unwrap(), batches.min(5))).collect(),

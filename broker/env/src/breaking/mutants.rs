@@ -92,6 +92,9 @@ super::named! {
         /// Snapshots have no producers: retries after a restart are appended again.
         /// I3. Producer snapshots of Kafka that were lost or came too late.
         ProducersNotInSnapshot = "producers-not-in-snapshot",
+        /// A producer that a new partition does not know begins at any sequence: its second batch overtakes the first, which was refused.
+        /// I3. Kafka since KIP-360; this system until the simulation found it.
+        FirstBatchOvertaken = "first-batch-overtaken",
         /// A retry is known only if it is of the newest batch.
         /// I3. KAFKA-5494: idempotent producers with several requests in flight.
         DuplicateOnlyNewest = "duplicate-only-newest",
@@ -167,6 +170,9 @@ super::named! {
         /// A topic's id comes from its name, so a topic that is made again is the old one.
         /// I15. Kafka before topic ids (KIP-516).
         TopicIdFromName = "topic-id-from-name",
+        /// The name of a deleted topic is free before its partitions are dropped everywhere: a broker that has not heard of it takes records.
+        /// I1. This system until the simulation found it; Kafka, where a deleted topic's leader is cut off from the controller.
+        NameFreeAtOnce = "name-free-at-once",
         /// Partitions are compared with metadata as it was once, and a new topic's are dropped as a deleted one's.
         /// I1, I15. KAFKA-14190: topic ids and stale metadata.
         ReconcileWithoutBarrier = "reconcile-without-barrier",

@@ -46,6 +46,7 @@ fn create(number: u128, name: &str, groups: &[u32]) -> MetadataCommand {
         name: name.into(),
         partitions: groups.iter().copied().map(group).collect(),
         configs: BTreeMap::new(),
+        before: crate::metadata::NameBefore::Unknown,
     }
 }
 
@@ -261,6 +262,7 @@ fn bad_topics_are_refused() {
         name: "a".into(),
         partitions: vec![group(1)],
         configs: BTreeMap::from([("cleanup.policy".into(), "compact".into())]),
+        before: crate::metadata::NameBefore::Unknown,
     };
     assert!(matches!(rig.refused(&compacted), Refusal::InvalidConfig(_)));
 }
@@ -420,6 +422,7 @@ fn samples() -> Vec<MetadataCommand> {
             name: "orders".into(),
             partitions: vec![group(1), group(2)],
             configs: BTreeMap::from([("retention.ms".into(), "60000".into())]),
+            before: crate::metadata::NameBefore::Unknown,
         },
         create(0x0103, "gone", &[2]),
         MetadataCommand::DeleteTopic {
@@ -532,6 +535,7 @@ fn formats_are_golden() {
     restored.restore(last, &Bytes::from_static(old)).unwrap();
     let mut expected = sample_machine().image().clone();
     expected.founders.clear();
+    expected.as_version_6_said();
     assert_eq!(restored.image(), &expected);
     let first = MetadataImage::decode(include_bytes!("../testdata/metadata-snapshot-v1.bin"));
     let mut expected = MetadataMachine::new();
@@ -541,6 +545,7 @@ fn formats_are_golden() {
     }
     let mut expected = expected.image().clone();
     expected.founders.clear();
+    expected.as_version_6_said();
     assert_eq!(first.unwrap(), expected);
 }
 

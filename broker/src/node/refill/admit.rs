@@ -292,6 +292,7 @@ mod tests {
             name: "one".to_owned(),
             partitions: vec![group(9)],
             configs: BTreeMap::new(),
+            before: crate::metadata::NameBefore::Unknown,
         };
         image.apply(create, stamp);
         let silent = Silent {
