@@ -17,6 +17,7 @@ use kafka_wire::{
 use kafka_wire_core::{StrBytes, Uuid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tidelog_model::{NodeId, Offset, PartitionIndex, TimestampMs};
 use tokio::time::Instant;
@@ -152,23 +153,44 @@ impl Cluster {
     /// Deletes a topic with its records. Tried again when the answer is lost, by the topic's id where the cluster tells it, so that another
     /// one that got its name meanwhile stays.
     pub async fn delete_topic(&self, name: &str) -> Result<(), Error> {
+        let mut gone = None;
+        loop {
+            // A broker that lags tells an id that is gone, or none: who deletes by name finds out.
+            let id = self.id_now(name).await?.filter(|id| gone != Some(*id));
+            if self.delete(name, id).await? {
+                return Ok(());
+            }
+            gone = id;
+        }
+    }
+
+    /// The id of a topic, as far as a broker knows it now and tells ids.
+    async fn id_now(&self, name: &str) -> Result<Option<[u8; 16]>, Error> {
+        match self.topic_now(name).await {
+            Ok(metadata) => {
+                let id = metadata.topics.get(name).map(|topic| topic.id);
+                Ok(id.filter(|id| *id != [0; 16]))
+            }
+            Err(error) if error.code() == Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes a topic, by id if that is known. `false`: nothing has this id, and nothing was deleted.
+    async fn delete(&self, name: &str, id: Option<[u8; 16]>) -> Result<bool, Error> {
         let what = format!("delete topic '{name}'");
         let unknown = || Error::Invalid(format!("{what}: there is no such topic"));
-        // A broker that has not heard of the topic yet tells no id; who deletes it by name finds out.
-        let metadata = match self.topic_now(name).await {
-            Ok(metadata) => Some(metadata),
-            Err(error) if error.code() == Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) => None,
-            Err(error) => return Err(error),
-        };
-        let known = metadata.as_ref();
-        let id = known.and_then(|metadata| metadata.topics.get(name).map(|topic| topic.id));
-        let id = id.filter(|id| *id != [0; 16]);
+        let no_such_id = AtomicBool::new(false);
         self.ask_any::<DeleteTopicsRequest>(
             1..=6,
             false,
             |version| deletion(name, id, version, self.timeout_ms()),
             |response, open| match response.responses.first() {
                 Some(topic) if is_unknown(topic.error_code) && open => Ok(()),
+                Some(topic) if topic.error_code == ErrorCode::UNKNOWN_TOPIC_ID.get() => {
+                    no_such_id.store(true, Ordering::Relaxed);
+                    Ok(())
+                }
                 // An unknown topic is final here, though elsewhere it means "not known yet".
                 Some(topic) if is_unknown(topic.error_code) => Err(unknown()),
                 Some(topic) => ErrorCode::new(topic.error_code)
@@ -176,8 +198,8 @@ impl Cluster {
                 None => Err(nothing_in_the_answer(&what)),
             },
         )
-        .await
-        .map(drop)
+        .await?;
+        Ok(!no_such_id.into_inner())
     }
 
     /// All topics.

@@ -124,3 +124,33 @@ async fn a_deletion_does_not_take_the_next_topic() {
     assert_eq!(broker.seen(DELETE_TOPICS), 2);
     assert_eq!(broker.state.lock().topics["t"].len(), 3);
 }
+
+/// Proves that a deletion by an id that is gone goes on by name: a broker that lags told the id of an earlier topic. The one that has the name is deleted, and
+/// where there is none, that is told.
+#[tokio::test]
+async fn an_id_that_is_gone_is_not_taken_for_the_name() {
+    let broker = FakeBroker::start().await;
+    let cluster = cluster(&broker);
+    for unknown in [
+        &[Fault::Code(100)][..],
+        &[Fault::CloseBefore, Fault::Code(7), Fault::Code(100)],
+    ] {
+        cluster.create_topic("again", 1, &[]).await.unwrap();
+        broker.fault(DELETE_TOPICS, unknown);
+        let before = broker.seen(DELETE_TOPICS);
+        let lost = unknown.len() > 1;
+        cluster.delete_topic("again").await.unwrap();
+        // After an answer that was lost, an id that is gone is the one that was deleted.
+        assert_eq!(broker.state.lock().topics.contains_key("again"), lost);
+        assert_eq!(
+            broker.seen(DELETE_TOPICS) - before,
+            if lost { 3 } else { 2 }
+        );
+        broker.forget_topic("again");
+    }
+    let error = cluster.delete_topic("again").await.unwrap_err();
+    assert!(
+        error.to_string().contains("there is no such topic"),
+        "{error}"
+    );
+}

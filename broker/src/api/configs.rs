@@ -10,7 +10,7 @@ use super::topics::{metadata_code, refusal_code};
 use crate::error::ErrorCode;
 use crate::metadata::{
     ConfigChange, ConfigError, ConfigOperation, ConfigSetMode, ConfigSource, ConfigType,
-    DescribedConfig, MAX_MESSAGE_BYTES, MetadataCommand, MetadataOutcome, Topic, changed,
+    DescribedConfig, MAX_MESSAGE_BYTES, MetadataCommand, MetadataOutcome, Refusal, Topic, changed,
     check_message_bytes, describe,
 };
 use crate::wire::messages::describe_configs_response::{
@@ -22,7 +22,7 @@ use crate::wire::messages::{
     DescribeConfigsRequest, DescribeConfigsResponse, IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse, StrBytes,
 };
-use tidelog_model::{ProducerId, TimestampMs};
+use tidelog_model::{ProducerId, TimestampMs, TopicId};
 
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
@@ -168,12 +168,6 @@ async fn alter_one(
             "only configs of topics can be changed".to_owned(),
         ));
     }
-    let Some((id, topic)) = broker.router.topic_by_name(resource.resource_name.as_str()) else {
-        return Err((
-            ErrorCode::UnknownTopicOrPartition,
-            "no such topic".to_owned(),
-        ));
-    };
     let mut changes = Vec::with_capacity(resource.configs.len());
     for config in &resource.configs {
         let value = config.value.as_ref().map(|value| value.as_str().to_owned());
@@ -196,7 +190,6 @@ async fn alter_one(
         });
     }
     let invalid = |error: ConfigError| (ErrorCode::InvalidConfig, error.to_string());
-    changed(&topic.configs, ConfigSetMode::Merge, &changes).map_err(invalid)?;
     for change in &changes {
         if let (MAX_MESSAGE_BYTES, ConfigOperation::Set(value)) =
             (change.name.as_str(), &change.operation)
@@ -204,21 +197,75 @@ async fn alter_one(
             check_message_bytes(value, broker.router.batch_bytes_max()).map_err(invalid)?;
         }
     }
-    if validate_only {
-        return Ok(());
+    merge(
+        broker,
+        resource.resource_name.as_str(),
+        &changes,
+        validate_only,
+    )
+    .await
+}
+
+/// Merges changes into the settings of a topic. A name that had another topic when this broker heard of it last is looked up again.
+async fn merge(
+    broker: &Broker,
+    name: &str,
+    changes: &[ConfigChange],
+    validate_only: bool,
+) -> Result<(), (ErrorCode, String)> {
+    let invalid = |error: ConfigError| (ErrorCode::InvalidConfig, error.to_string());
+    let (mut id, mut topic) = topic_surely(broker, name).await?;
+    loop {
+        changed(&topic.configs, ConfigSetMode::Merge, changes).map_err(invalid)?;
+        if validate_only {
+            return Ok(());
+        }
+        let command = MetadataCommand::SetTopicConfigs {
+            id,
+            mode: ConfigSetMode::Merge,
+            changes: changes.to_vec(),
+        };
+        match broker.router.propose_metadata(&command).await {
+            Ok(MetadataOutcome::ConfigsSet(_)) => return Ok(()),
+            // What refused it is applied here: the name may have another topic now.
+            Ok(MetadataOutcome::Refused(Refusal::UnknownTopic)) => {
+                match broker.router.topic_by_name(name) {
+                    Some(found) if found.0 != id => (id, topic) = found,
+                    _ => return Err(no_such_topic()),
+                }
+            }
+            Ok(MetadataOutcome::Refused(refusal)) => {
+                return Err((refusal_code(&refusal), refusal.to_string()));
+            }
+            Ok(_) => {
+                return Err((
+                    ErrorCode::UnknownServerError,
+                    "unexpected outcome".to_owned(),
+                ));
+            }
+            Err(error) => return Err((metadata_code(&error), error.to_string())),
+        }
     }
-    let command = MetadataCommand::SetTopicConfigs {
-        id,
-        mode: ConfigSetMode::Merge,
-        changes,
-    };
-    match broker.router.propose_metadata(&command).await {
-        Ok(MetadataOutcome::ConfigsSet(_)) => Ok(()),
-        Ok(MetadataOutcome::Refused(refusal)) => Err((refusal_code(&refusal), refusal.to_string())),
-        Ok(_) => Err((
-            ErrorCode::UnknownServerError,
-            "unexpected outcome".to_owned(),
-        )),
-        Err(error) => Err((metadata_code(&error), error.to_string())),
+}
+
+fn no_such_topic() -> (ErrorCode, String) {
+    (
+        ErrorCode::UnknownTopicOrPartition,
+        "no such topic".to_owned(),
+    )
+}
+
+/// The topic of this name. One that this broker has not heard of may be there: everything that is committed now is waited for first.
+async fn topic_surely(
+    broker: &Broker,
+    name: &str,
+) -> Result<(TopicId, Topic), (ErrorCode, String)> {
+    if let Some(found) = broker.router.topic_by_name(name) {
+        return Ok(found);
+    }
+    match broker.router.metadata_barrier().await {
+        Ok(()) => broker.router.topic_by_name(name).ok_or_else(no_such_topic),
+        // Nothing was asked for yet.
+        Err(error) => Err((ErrorCode::NotController, error.to_string())),
     }
 }

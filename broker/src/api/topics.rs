@@ -158,7 +158,7 @@ async fn create_one(
     deadline: Instant,
 ) -> Result<(Option<TopicId>, NewTopic), Refused> {
     let wanted = check(broker, topic)?;
-    if broker.router.topic_by_name(&wanted.name).is_some() {
+    if exists_surely(broker, &wanted.name, deadline).await? {
         return Err((
             ErrorCode::TopicAlreadyExists,
             format!("topic {:?} already exists", wanted.name),
@@ -170,6 +170,23 @@ async fn create_one(
     match broker.router.create_topic(wanted.clone(), deadline).await {
         Ok(id) => Ok((Some(id), wanted)),
         Err(error) => Err(topic_error(&error)),
+    }
+}
+
+/// Whether a topic of this name is there. One that this broker knows may be gone, and who creates it takes *exists* for *there*: everything that is committed
+/// now is waited for first.
+async fn exists_surely(broker: &Broker, name: &str, deadline: Instant) -> Result<bool, Refused> {
+    let there = || broker.router.topic_by_name(name).is_some();
+    if !there() {
+        return Ok(false);
+    }
+    match timeout_at(deadline, broker.router.metadata_barrier()).await {
+        Ok(Ok(())) => Ok(there()),
+        // Nothing was asked for yet.
+        Ok(Err(_)) | Err(_) => Err((
+            ErrorCode::NotController,
+            "nobody leads the cluster's metadata at the moment, or it is not reached".to_owned(),
+        )),
     }
 }
 
@@ -298,25 +315,43 @@ pub(super) async fn delete(broker: &Broker, request: DeleteTopicsRequest) -> Del
         let mut result = DeletableTopicResult::default();
         result.name = wanted.name.clone();
         result.topic_id = wanted.topic_id;
-        let outcome = match find_surely(broker, &wanted, deadline).await {
+        match delete_one(broker, &wanted, deadline).await {
             Ok((id, name)) => {
                 result.name = Some(StrBytes::from(name));
                 result.topic_id = wire_topic_id(id);
-                broker
-                    .router
-                    .delete_topic(id, deadline)
-                    .await
-                    .map_err(|error| topic_error(&error))
             }
-            Err(code) => Err((code, code.to_string())),
-        };
-        if let Err((code, text)) = outcome {
-            result.error_code = code.code();
-            result.error_message = Some(StrBytes::from(text));
+            Err((code, text)) => {
+                result.error_code = code.code();
+                result.error_message = Some(StrBytes::from(text));
+            }
         }
         answer.responses.push(result);
     }
     answer
+}
+
+/// Deletes one topic, and says which it was. A name that had another topic when this broker heard of it last is looked up again: who deletes it takes
+/// *unknown* for *gone*.
+async fn delete_one(
+    broker: &Broker,
+    wanted: &DeleteTopicState,
+    deadline: Instant,
+) -> Result<(TopicId, String), Refused> {
+    let refused = |code: ErrorCode| (code, code.to_string());
+    let (mut id, mut name) = find_surely(broker, wanted, deadline)
+        .await
+        .map_err(refused)?;
+    loop {
+        match broker.router.delete_topic(id, deadline).await {
+            Ok(()) => return Ok((id, name)),
+            // What refused it is applied here: the image is no older.
+            Err(TopicError::Unknown) => match find(broker, wanted) {
+                Ok((newer, _)) if newer == id => return Err(topic_error(&TopicError::Unknown)),
+                found => (id, name) = found.map_err(refused)?,
+            },
+            Err(error) => return Err(topic_error(&error)),
+        }
+    }
 }
 
 /// As [`find`]. A topic that this broker has not heard of may be there all the same, and who deletes it takes *unknown* for *gone*: everything that is committed

@@ -152,7 +152,7 @@ pub const KEYS: &[Key] = &[
         "cluster.data-groups",
         Kind::Number,
         "0",
-        "Placement groups that carry partitions. Fixed when the cluster is made. 0: twice the number of brokers.",
+        "Placement groups that carry partitions. Fixed when the cluster is made, with as many as put every seed on one at least (3 of 5 seeds). 0: twice the number of brokers.",
     ),
     key(
         "cluster.session-ms",

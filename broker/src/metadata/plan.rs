@@ -207,11 +207,13 @@ fn even_out(
 /// Copies of a group when nothing else is asked for: a majority of three survives the loss of one.
 pub const COPIES_DEFAULT: usize = 3;
 
-/// Replicas for the first groups of a cluster of these brokers, by turns: zones are not known yet, and are seen to later.
+/// Replicas for the first groups of a cluster of these brokers, by turns: zones are not known yet, and are seen to later. There are more groups than were
+/// asked for where it takes them to put every broker on one: who holds nothing of a new cluster is no member of it.
 #[must_use]
 pub fn choose_first_replicas(nodes: &[NodeId], groups: u32) -> Vec<Vec<NodeId>> {
     let copies = nodes.len().min(COPIES_DEFAULT);
-    (0..groups as usize)
+    let covering = nodes.len() - copies + 1;
+    (0..covering.max(groups as usize))
         .map(|at| {
             let turn = nodes.iter().cycle().skip(at % nodes.len().max(1));
             let mut chosen: Vec<NodeId> = turn.take(copies).copied().collect();
@@ -255,4 +257,25 @@ pub fn choose_replicas_anew(image: &MetadataImage, copies: usize) -> Option<Vec<
     }
     nodes.sort_unstable();
     Some(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves that every broker of a new cluster holds a group, however few were asked for, and that so many are made as were.
+    #[test]
+    fn first_groups_cover_all() {
+        for brokers in 1..=5 {
+            let nodes: Vec<NodeId> = (1..=brokers).map(NodeId::new).collect();
+            for asked in 1..=10 {
+                let groups = choose_first_replicas(&nodes, asked);
+                let least = nodes.len().saturating_sub(COPIES_DEFAULT) + 1;
+                assert_eq!(groups.len(), least.max(asked as usize));
+                assert!(groups.iter().all(|held| held.len() == nodes.len().min(3)));
+                let held: std::collections::BTreeSet<_> = groups.into_iter().flatten().collect();
+                assert_eq!(held.len(), nodes.len(), "{brokers} brokers, {asked} groups");
+            }
+        }
+    }
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 
 import check_crash
+import check_lagging
 import check_members
 import clients
 import wire
@@ -38,6 +39,7 @@ def run(report, place, world, cluster, other):
     other_cluster(report, cluster, loads, other)
     peer_port(report, cluster, loads)
     controller(report, cluster, loads)
+    check_lagging.run(report, cluster)
     clock(report, place, cluster, loads)
     disk(report, cluster, loads)
     store(report, cluster, loads)

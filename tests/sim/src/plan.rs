@@ -179,11 +179,7 @@ impl Plan {
         let brokers = [1, 3, 3, 3, 5][dice.random_range(0..5)];
         let tick = Duration::from_millis([5, 20, 50][dice.random_range(0..3)]);
         let breaking = Duration::from_secs(dice.random_range(120..600));
-        let mut shape = Shape::draw(&mut dice);
-        if brokers > 3 {
-            // A broker that no data group is on cannot say who it is, and ends.
-            shape.groups = 3;
-        }
+        let shape = Shape::draw(&mut dice);
         let works = Work::ALL.into_iter().filter(|work| match work {
             Work::Load => true,
             Work::Repair => brokers > 1,

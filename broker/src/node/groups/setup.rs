@@ -34,7 +34,7 @@ pub(super) async fn bootstrap(
     };
     let count = parts.config.cluster.data_groups;
     let replicas = choose_first_replicas(&nodes, count);
-    let groups = (1..=count).map(PlacementGroupId::new).zip(replicas);
+    let groups = (1..).map(PlacementGroupId::new).zip(replicas);
     let bootstrap = MetadataCommand::BootstrapCluster {
         cluster: parts.identity.cluster,
         name: parts.config.cluster.name.clone(),
