@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Longer than anything breaks.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 const RECORDS: u64 = 40;
+/// Before something is asked again.
+const PAUSE: Duration = Duration::from_millis(500);
 const WITHIN: Duration = Duration::from_secs(20);
 /// Longest pause between two rounds, ms.
 const PAUSE_MAX: u64 = 30_000;
@@ -47,18 +49,25 @@ pub(super) async fn run(place: Place) -> Result<()> {
 /// The topic is made, filled, read, and deleted.
 async fn one(place: &Place, round: u64, dice: &mut StdRng) -> Result<()> {
     let cluster = place.cluster(PATIENCE)?;
-    again(|| async {
-        match cluster.create_topic(TOPIC, 1, &[]).await {
-            // Of an attempt that was given up.
-            Err(error) if error.code() == Some(ErrorCode::TOPIC_ALREADY_EXISTS) => Ok(()),
-            other => other,
-        }
-    })
-    .await;
-    known_everywhere(place).await?;
     let patient = place.cluster(FOR_EVER)?;
-    // A client that never reached anybody gives up at once.
-    again(|| async { patient.refresh(Some(&[TOPIC])).await.map(drop) }).await;
+    loop {
+        again(|| async {
+            match cluster.create_topic(TOPIC, 1, &[]).await {
+                // Of an attempt that was given up.
+                Err(error) if error.code() == Some(ErrorCode::TOPIC_ALREADY_EXISTS) => Ok(()),
+                other => other,
+            }
+        })
+        .await;
+        known_everywhere(place).await?;
+        // A broker that lags says that there is none; and there may be none any more: a deletion that was given up in the last round can still
+        // have happened after this creation.
+        match patient.topic(TOPIC).await {
+            Ok(_) => break,
+            Err(error) => tracing::info!("made again: {error}"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
     let count = dice.random_range(1..RECORDS);
     let values: Vec<Vec<u8>> = (0..count)
         .map(|number| format!("{round}:{number}").into_bytes())
@@ -110,7 +119,7 @@ async fn known_everywhere(place: &Place) -> Result<()> {
         if ids.len() <= 1 {
             return Ok(());
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -131,7 +140,7 @@ where
 {
     while let Err(error) = act().await {
         tracing::info!("again: {error}");
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
