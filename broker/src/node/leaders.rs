@@ -1,14 +1,15 @@
 //! Leadership over the brokers: spread over them while they run, handed over before one stops.
 //!
-//! Owns: when leadership moves to the preferred replica, or away from a broker without room; the hand-over of a stop.
-//! Not here: which replica is preferred (`metadata`), elections, and how leadership is transferred (`placement`).
+//! Owns: when leadership moves to the preferred replica, or away from a broker that something is in the way of; the hand-over of a stop.
+//! Not here: which replica is preferred (`metadata`), what is in the way of whom (`fitness`), elections, and how leadership is transferred (`placement`).
+//! Spec: docs/protocols/fitness.md (when it goes, and to whom)
 
+use super::fitness::Fit;
 use super::identity::Identity;
 use crate::metadata::MetadataMachine;
 use crate::placement::{Group, StateMachine};
+use crate::router::Fitness;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tidelog_env::Tasks;
 use tidelog_model::{PlacementGroupId, RaftNodeId};
@@ -22,11 +23,10 @@ const TICKS_STEADY: u32 = 3;
 const TRANSFER_PAUSE: Duration = Duration::from_secs(10);
 /// At most that long, doubled each time that leadership came back or never went.
 const TRANSFER_PAUSE_MAX: Duration = Duration::from_secs(300);
-/// Leadership that is back sooner after it was given away has found nobody who does better. A leader that prefers this broker gives it
-/// back after three ticks, and later each time.
-const BACK_SOON: Duration = Duration::from_secs(8);
-/// Longest pause between two attempts to give it away.
+/// Longest pause between two attempts to give leadership away; the first is a tick, each is twice the one before.
 const YIELD_PAUSE_MAX: Duration = Duration::from_secs(300);
+/// Attempts are counted anew when there was none for so long: longer than any pause, so that no circle begins anew by its own pauses.
+const YIELD_FORGET: Duration = Duration::from_secs(900);
 /// How long a stop waits for others to lead: a transfer takes some round trips, and whoever is left elects anyway.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(5);
 /// How long a stop waits for a replica that could take over: one that was started a moment ago, or is a little behind under load. Without
@@ -55,17 +55,19 @@ fn wanted(
     })
 }
 
-/// Moves leadership of `group` to its preferred replica whenever this broker leads and that one has kept up for some time.
+/// Moves leadership of `group` to its preferred replica whenever this broker leads and that one has kept up for some time, unless something is in the way of
+/// that one's leading.
 pub(super) fn spread<M: StateMachine>(
     id: PlacementGroupId,
     group: &Group<M>,
     metadata: &Group<MetadataMachine>,
     own: Identity,
+    fit: &Fit,
     tasks: &Tasks,
 ) {
-    let (group, metadata) = (group.clone(), metadata.clone());
+    let (group, metadata, fit) = (group.clone(), metadata.clone(), fit.clone());
     tasks.supervise("leaders", TICK, move || {
-        let (group, metadata) = (group.clone(), metadata.clone());
+        let (group, metadata, fit) = (group.clone(), metadata.clone(), fit.clone());
         async move {
             let mut steady = 0;
             let mut pause = TRANSFER_PAUSE;
@@ -74,7 +76,8 @@ pub(super) fn spread<M: StateMachine>(
                 let next = wanted(id, &metadata, own)
                     .filter(|next| group.is_leader() && keeps_up(&group.followers(), *next))
                     // A learner cannot lead.
-                    .filter(|next| group.replicas().voters.contains(next));
+                    .filter(|next| group.replicas().voters.contains(next))
+                    .filter(|next| may_take(fit.own(), fit.said_by(*next)));
                 let Some(next) = next else {
                     steady = 0;
                     continue;
@@ -100,68 +103,145 @@ pub(super) fn spread<M: StateMachine>(
     });
 }
 
-/// Gives leadership of `group` away while `unfit` is set, and `why`: others may do better.
-pub(super) fn yield_while<M: StateMachine>(
+/// Whether a broker of fitness `own` gives leadership to the preferred one, by what that one has said: to one that is worse it would come back at once.
+fn may_take(own: Fitness, preferred: Option<Fitness>) -> bool {
+    preferred.is_none_or(|said| said <= own)
+}
+
+/// Who of these should lead in place of a broker of fitness `own`: one of the best, if they have said that they are better. Of several it is another one
+/// with each `turn`.
+///
+/// Leadership that is given away for unfitness therefore goes to strictly better brokers only, and to the preferred one never to a worse: as long as brokers
+/// stay what they are there is no circle, whoever prefers whom.
+fn heir(own: Fitness, heirs: &[(RaftNodeId, Option<Fitness>)], turn: usize) -> Option<RaftNodeId> {
+    let better = |said: &Fitness| *said < own;
+    let best = heirs
+        .iter()
+        .filter_map(|(_, said)| *said)
+        .filter(better)
+        .min()?;
+    let equal: Vec<_> = heirs
+        .iter()
+        .filter(|(_, said)| *said == Some(best))
+        .collect();
+    equal
+        .get(turn.checked_rem(equal.len())?)
+        .map(|(node, _)| *node)
+}
+
+/// Who of these leads after a stop: whoever has said nothing has nothing to say.
+fn successor(heirs: &[(RaftNodeId, Option<Fitness>)]) -> Option<RaftNodeId> {
+    let best = heirs
+        .iter()
+        .min_by_key(|(_, said)| said.unwrap_or_default());
+    best.map(|(node, _)| *node)
+}
+
+/// How often leadership of one group was given away. Time is handed in.
+#[derive(Debug, Default)]
+struct Giving {
+    given: u32,
+    at: Option<Instant>,
+}
+
+impl Giving {
+    /// Whether it may be given away now. Once is enough where everybody says what it is; it is elections, or brokers that change all the time, that bring
+    /// it back, and then it goes less often each time.
+    fn may(&mut self, now: Instant) -> bool {
+        let Some(at) = self.at else {
+            return true;
+        };
+        let passed = now.saturating_duration_since(at);
+        if passed >= YIELD_FORGET {
+            *self = Self::default();
+        }
+        passed >= (TICK * 2_u32.saturating_pow(self.given.min(16))).min(YIELD_PAUSE_MAX)
+    }
+
+    fn gave(&mut self, now: Instant) {
+        self.given = self.given.saturating_add(1);
+        self.at = Some(now);
+    }
+}
+
+/// Gives leadership of `group` away while something is in the way of this broker's leading, to one that has said that it is better.
+pub(super) fn give_away<M: StateMachine>(
     id: PlacementGroupId,
     group: &Group<M>,
-    unfit: &Arc<AtomicBool>,
-    why: &'static str,
+    fit: &Fit,
     tasks: &Tasks,
 ) {
-    let (group, unfit) = (group.clone(), Arc::clone(unfit));
-    tasks.supervise("leaders-yield", TICK, move || {
-        let (group, unfit) = (group.clone(), Arc::clone(&unfit));
+    let (group, fit) = (group.clone(), fit.clone());
+    tasks.supervise("leaders-give-away", TICK, move || {
+        let (group, fit) = (group.clone(), fit.clone());
         async move {
-            let mut pause = TICK;
-            let mut given: Option<Instant> = None;
-            let mut turn = 0;
+            let mut giving = Giving::default();
             loop {
-                tokio::time::sleep(pause).await;
-                if !unfit.load(Ordering::Relaxed) {
-                    (pause, given) = (TICK, None);
+                tokio::time::sleep(TICK).await;
+                let own = fit.own();
+                if own == Fitness::FIT || !group.is_leader() || !giving.may(Instant::now()) {
                     continue;
                 }
-                if !group.is_leader() {
+                // Groups go to several heirs, and each to another one the next time.
+                let turn = usize::try_from(id.get().wrapping_add(giving.given)).unwrap_or(0);
+                let choose = |heirs: &[RaftNodeId]| heir(own, &said(&fit, heirs), turn);
+                if choose(&heirs(&group)).is_none() || !fit.is_still_unfit().await {
                     continue;
                 }
-                let back_soon = given.is_some_and(|at| at.elapsed() < pause + BACK_SOON);
-                pause = if back_soon {
-                    (pause * 2).min(YIELD_PAUSE_MAX)
-                } else {
-                    TICK
-                };
-                tracing::info!(group = %id, "leadership is given away: {why}");
-                hand_over(&group, turn).await;
-                // The one that was tried may be no better: another one the next time.
-                turn += 1;
-                given = Some(Instant::now());
+                let number = fit.count_given();
+                tracing::info!(group = %id, "leadership is given away, the {number}. time since the start: {}", why(own));
+                hand_over(&group, choose).await;
+                giving.gave(Instant::now());
             }
         }
     });
 }
 
-/// Hands leadership of `group` to a replica that keeps up, and waits until it leads. Of several it is another one with each `turn`. Without one, after a
-/// moment, it does nothing.
-pub(super) async fn hand_over<M: StateMachine>(group: &Group<M>, turn: usize) {
+const fn why(own: Fitness) -> &'static str {
+    if own.no_room {
+        "the disk has too little room for new records"
+    } else {
+        "the object store of this broker is not the one of the cluster"
+    }
+}
+
+fn said(fit: &Fit, heirs: &[RaftNodeId]) -> Vec<(RaftNodeId, Option<Fitness>)> {
+    let said = heirs.iter().map(|node| (*node, fit.said_by(*node)));
+    said.collect()
+}
+
+/// Replicas that could take over at once.
+fn heirs<M: StateMachine>(group: &Group<M>) -> Vec<RaftNodeId> {
+    let (followers, voters) = (group.followers(), group.replicas().voters);
+    let ready = followers
+        .iter()
+        .filter(|(node, ready)| **ready && voters.contains(node));
+    ready.map(|(node, _)| *node).collect()
+}
+
+/// Hands leadership of `group` over before this broker stops, to one that nothing is in the way of, if there is one.
+pub(super) async fn hand_over_to_stop<M: StateMachine>(group: &Group<M>, fit: &Fit) {
+    hand_over(group, |heirs| successor(&said(fit, heirs))).await;
+}
+
+/// Hands leadership of `group` to the replica that `choose` takes of those that keep up, and waits until it leads. Without one, after a moment, it does nothing.
+async fn hand_over<M: StateMachine>(
+    group: &Group<M>,
+    choose: impl Fn(&[RaftNodeId]) -> Option<RaftNodeId>,
+) {
     let deadline = Instant::now() + HAND_OVER_WITHIN;
     let no_heir = Instant::now() + HEIR_WITHIN;
     let mut leadership = group.leadership();
     while group.is_leader() && Instant::now() < deadline {
-        let (followers, voters) = (group.followers(), group.replicas().voters);
-        let heirs: Vec<_> = followers
-            .iter()
-            .filter(|(node, ready)| **ready && voters.contains(node))
-            .map(|(node, _)| *node)
-            .collect();
-        let Some(next) = heirs.get(turn % heirs.len().max(1)) else {
+        let Some(next) = choose(&heirs(group)) else {
             // A single copy has no other replica to lead it.
-            if voters.len() < 2 || Instant::now() >= no_heir {
+            if group.replicas().voters.len() < 2 || Instant::now() >= no_heir {
                 return;
             }
             tokio::time::sleep(HEIR_LOOK).await;
             continue;
         };
-        if group.transfer_leadership(*next).await.is_err() {
+        if group.transfer_leadership(next).await.is_err() {
             return;
         }
         // A transfer that was lost on the way is asked for again.
@@ -172,3 +252,7 @@ pub(super) async fn hand_over<M: StateMachine>(group: &Group<M>, turn: usize) {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+mod tests;

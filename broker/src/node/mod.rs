@@ -6,6 +6,7 @@
 mod book;
 mod disk_guard;
 mod error;
+mod fitness;
 mod formation;
 mod groups;
 mod held;

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::fitness::Exchange;
 use crate::admin::Health;
 use crate::metadata::{MetadataCommand, MetadataOutcome};
 use crate::offload::StoreGuard;
@@ -17,9 +18,6 @@ use tidelog_tiering::marker::{self, Found, Marker};
 use tidelog_tiering::store::{StoreError, TierStore};
 use tidelog_tiering::{ObjectKey, key};
 use tokio::time::Instant;
-
-/// Why such a broker gives leadership away.
-pub(super) const WHY_YIELD: &str = "the object store of this broker is not the one of the cluster";
 
 /// Name in health reports.
 const PART: &str = "store-identity";
@@ -33,9 +31,12 @@ const WAIT: Duration = Duration::from_millis(500);
 /// the first version that marks, the leader may be one that does not yet, and must not keep the updated brokers from being ready.
 const GRACE: Duration = Duration::from_secs(30);
 
+/// What the brokers do that are all wrong.
+const GO_ON: &str = "new records are accepted and local ones are served meanwhile.";
+
 /// How a look ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Verdict {
+pub(super) enum Verdict {
     /// This is the cluster's store.
     Right,
     /// It is another one; what was found, and how the marker comes back if it was deleted.
@@ -56,14 +57,15 @@ pub(super) struct Marking {
     pub(super) router: Router,
 }
 
-/// Starts the task; it ends with `tasks`. Until the marker was compared once, `health` says that the node is not ready.
-pub(super) fn start(marking: Marking, tasks: &Tasks) {
+/// Starts the task; it ends with `tasks`. Until the marker was compared once, `health` says that the node is not ready. `exchange`: the other brokers, if there
+/// are any.
+pub(super) fn start(marking: Marking, exchange: Option<Exchange>, tasks: &Tasks) {
     marking
         .health
         .not_ready(PART, "not compared with the cluster's yet");
     let begun = Instant::now();
     tasks.supervise("store-mark", SOON, move || {
-        let marking = marking.clone();
+        let (marking, exchange) = (marking.clone(), exchange.clone());
         async move {
             let mut teller = Teller::new(marking.url.clone(), marking.health.clone(), begun);
             loop {
@@ -74,7 +76,16 @@ pub(super) fn start(marking: Marking, tasks: &Tasks) {
                     Verdict::Unread(_) => {}
                 }
                 let pause = pause(&verdict);
-                teller.tell(verdict, Instant::now());
+                let others_wrong = match &exchange {
+                    // Before anything is said: whoever is asked looks at once, and a load balancer that is told of one broker alone takes it out.
+                    Some(exchange) if matches!(verdict, Verdict::Wrong { .. }) => {
+                        exchange.round().await;
+                        exchange.fit.others_wrong()
+                    }
+                    Some(_) => false,
+                    None => true,
+                };
+                teller.tell(verdict, others_wrong, Instant::now());
                 tokio::select! {
                     () = tokio::time::sleep(marking.client.random.jitter(pause)) => {}
                     () = marking.guard.suspected() => {}
@@ -96,7 +107,11 @@ impl Marking {
     async fn look(&self) -> Verdict {
         if self.guard.expected().is_none() {
             if !self.client.group.is_leader() {
-                return Verdict::Unmarked;
+                // Who was wrong as leader does not come right by leading no more.
+                return match self.guard.is_wrong() {
+                    true => self.compare().await,
+                    false => Verdict::Unmarked,
+                };
             }
             match self.mark().await {
                 Ok(None) => {}
@@ -104,9 +119,18 @@ impl Marking {
                 Err(error) => return Verdict::Unread(error.to_string()),
             }
         }
+        self.compare().await
+    }
+
+    /// How the store compares now. Changes nothing.
+    pub(super) async fn compare(&self) -> Verdict {
         // Marked by this broker a moment ago, perhaps.
         let Some(expected) = self.guard.expected() else {
-            return Verdict::Unmarked;
+            return match self.may_be_marked().await {
+                Ok(None) => Verdict::Unmarked,
+                Ok(Some(verdict)) => verdict,
+                Err(error) => Verdict::Unread(error.to_string()),
+            };
         };
         match marker::look(self.guard.store()).await {
             Ok(found) if found.is(expected) => Verdict::Right,
@@ -115,9 +139,16 @@ impl Marking {
         }
     }
 
-    /// Marks the store, and commits which it is; `None` if that went through. Whatever is lost on the way, the next leader finds the marker and
-    /// adopts it.
-    async fn mark(&self) -> Result<Option<Verdict>, StoreError> {
+    /// `None` if this may be the store of a cluster that has marked none yet: it has all that the groups held here have published, and nobody else's marker.
+    async fn may_be_marked(&self) -> Result<Option<Verdict>, StoreError> {
+        if let Some(verdict) = self.lacking().await? {
+            return Ok(Some(verdict));
+        }
+        Ok(not_ours(&marker::look(self.guard.store()).await?))
+    }
+
+    /// What this store lacks of what was published, as a verdict; also while that is not known yet.
+    async fn lacking(&self) -> Result<Option<Verdict>, StoreError> {
         let groups: Vec<_> = self.router.data_groups().collect();
         let lost = self.router.lost_groups();
         let behind = |group: &&crate::datagroup::DataGroup| {
@@ -141,15 +172,20 @@ impl Marking {
                 }));
             }
         }
+        Ok(None)
+    }
+
+    /// Marks the store, and commits which it is; `None` if that went through. Whatever is lost on the way, the next leader finds the marker and
+    /// adopts it.
+    async fn mark(&self) -> Result<Option<Verdict>, StoreError> {
+        if let Some(verdict) = self.lacking().await? {
+            return Ok(Some(verdict));
+        }
         let drawn = StoreId::new(self.client.random.uuid());
         let store = match marker::mark(self.guard.store(), drawn).await? {
             Found::Marked(store) => store,
-            // Deleted between two calls: anew.
-            Found::Absent => return Ok(Some(Verdict::Unmarked)),
-            found @ (Found::Foreign(_) | Found::Unreadable(_)) => {
-                let (found, cure) = (found.to_string(), String::new());
-                return Ok(Some(Verdict::Wrong { found, cure }));
-            }
+            // Absent: deleted between two calls. Anew.
+            found => return Ok(Some(not_ours(&found).unwrap_or(Verdict::Unmarked))),
         };
         crash_point(CrashPoint::StoreMarked);
         match self.commit(store).await {
@@ -195,6 +231,17 @@ impl Marking {
     }
 }
 
+/// What a marker says of a store that the cluster may come to mark; nothing if it is this cluster's, or there is none.
+fn not_ours(found: &Found) -> Option<Verdict> {
+    match found {
+        Found::Marked(_) | Found::Absent => None,
+        Found::Foreign(_) | Found::Unreadable(_) => Some(Verdict::Wrong {
+            found: found.to_string(),
+            cure: String::new(),
+        }),
+    }
+}
+
 /// The newest manifest of the group, if it has published one that the store does not have: then this store is not the one that the cluster has used
 /// before there were markers.
 async fn lacks(
@@ -228,6 +275,8 @@ struct Teller {
     health: Health,
     begun: Instant,
     said: Said,
+    /// Whether the store was the cluster's once since the start.
+    was_right: bool,
 }
 
 impl Teller {
@@ -237,15 +286,18 @@ impl Teller {
             health,
             begun,
             said: Said::Nothing,
+            was_right: false,
         }
     }
 
-    fn tell(&mut self, verdict: Verdict, now: Instant) {
+    /// `others_wrong`: all other brokers say that their store is another one, too.
+    fn tell(&mut self, verdict: Verdict, others_wrong: bool, now: Instant) {
         let (health, url) = (&self.health, &self.url);
         let says = match verdict {
             Verdict::Right => {
                 health.ready(PART);
                 health.clear(PART);
+                self.was_right = true;
                 Said::Right
             }
             Verdict::Wrong { found, cure } => {
@@ -254,8 +306,14 @@ impl Teller {
                      where all see the same directory): correct store.url, or mount the directory. Until then this broker uploads, publishes and trims \
                      nothing, and cannot read what is no longer local.{cure}"
                 );
-                health.clear(PART);
-                health.not_ready(PART, text.clone());
+                // As an outage: it concerns all brokers at once, and they go on with what is local. A load balancer would have none left.
+                if self.was_right && others_wrong {
+                    health.ready(PART);
+                    health.warn(PART, format!("{text} No broker has a better one: {GO_ON}"));
+                } else {
+                    health.clear(PART);
+                    health.not_ready(PART, text.clone());
+                }
                 Said::Wrong(text)
             }
             Verdict::Unmarked => {
@@ -324,11 +382,11 @@ mod tests {
     #[test]
     fn a_wrong_store_ends_readiness() {
         let (mut teller, health, now) = teller();
-        teller.tell(Verdict::Right, now);
+        teller.tell(Verdict::Right, false, now);
         assert!(health.is_well(PART));
-        teller.tell(unread(), now);
+        teller.tell(unread(), false, now);
         assert!(health.is_well(PART), "an outage is no other store");
-        teller.tell(wrong("it has no marker"), now);
+        teller.tell(wrong("it has no marker"), false, now);
         let said = health.reasons().remove(0);
         assert_eq!(said.part, "store-identity");
         for part in [
@@ -339,9 +397,33 @@ mod tests {
         ] {
             assert!(said.message.contains(part), "{}", said.message);
         }
-        teller.tell(unread(), now);
+        teller.tell(unread(), false, now);
         assert_eq!(health.reasons(), [said]);
-        teller.tell(Verdict::Right, now);
+        teller.tell(Verdict::Right, false, now);
+        assert!(health.is_well(PART));
+    }
+
+    /// Proves that brokers whose store was right and is wrong for all of them stay ready with a warning, as in an outage; that one which has never had the right
+    /// one does not become ready by that; and that readiness ends where another one has it.
+    #[test]
+    fn a_store_that_is_wrong_for_all_is_a_warning() {
+        let (mut teller, health, now) = teller();
+        teller.tell(wrong("x"), true, now);
+        assert!(health.reasons().len() == 1 && health.warnings().is_empty());
+        teller.tell(Verdict::Right, false, now);
+        for _ in 0..2 {
+            teller.tell(wrong("x"), true, now);
+            assert!(health.reasons().is_empty());
+            let said = health.warnings().remove(0);
+            assert_eq!(said.part, "store-identity");
+            for part in ["CURE", GO_ON] {
+                assert!(said.message.contains(part), "{}", said.message);
+            }
+            teller.tell(wrong("x"), false, now);
+            assert!(health.reasons().len() == 1 && health.warnings().is_empty());
+        }
+        teller.tell(wrong("x"), true, now);
+        teller.tell(Verdict::Right, false, now);
         assert!(health.is_well(PART));
     }
 
@@ -349,18 +431,18 @@ mod tests {
     #[test]
     fn an_unmarked_store_is_waited_for_a_while() {
         let (mut teller, health, now) = teller();
-        teller.tell(Verdict::Unmarked, now);
+        teller.tell(Verdict::Unmarked, false, now);
         assert!(health.reasons()[0].message.contains("not marked yet"));
-        teller.tell(unread(), now);
+        teller.tell(unread(), false, now);
         assert!(health.reasons()[0].message.contains("503"));
         let later = now + GRACE;
-        teller.tell(Verdict::Unmarked, later);
+        teller.tell(Verdict::Unmarked, false, later);
         assert!(health.reasons().is_empty());
         assert!(health.warnings()[0].message.contains("not marked yet"));
-        teller.tell(wrong("x"), later);
+        teller.tell(wrong("x"), false, later);
         assert!(health.warnings().is_empty() && health.reasons().len() == 1);
-        teller.tell(Verdict::Unmarked, later);
-        teller.tell(Verdict::Right, later);
+        teller.tell(Verdict::Unmarked, false, later);
+        teller.tell(Verdict::Right, false, later);
         assert!(health.is_well(PART));
     }
 

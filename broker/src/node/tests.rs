@@ -23,6 +23,7 @@ mod fences;
 mod fetch;
 mod flushes;
 mod followers;
+mod full_disk;
 mod given_up;
 mod health;
 mod lost;

@@ -90,13 +90,27 @@ impl StoreGuard {
         if found.is(expected) {
             return Ok(());
         }
-        self.0.suspected.notify_one();
+        self.suspect();
         Err(OffloadError::WrongStore {
             found: found.to_string(),
         })
     }
 
-    /// Returns when a check has found another store, and nobody knew that yet.
+    /// Whether a store that is known to be another one is the cluster's again.
+    pub async fn is_right_again(&self) -> bool {
+        let Some(expected) = self.expected() else {
+            return false;
+        };
+        let found = marker::look(self.store()).await;
+        found.is_ok_and(|found| found.is(expected))
+    }
+
+    /// What is known of the store may be out of date: who watches it looks at once.
+    pub fn suspect(&self) {
+        self.0.suspected.notify_one();
+    }
+
+    /// Returns when a check has found another store, and nobody knew that yet, or [`StoreGuard::suspect`] was called.
     pub async fn suspected(&self) {
         self.0.suspected.notified().await;
     }

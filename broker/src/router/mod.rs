@@ -8,6 +8,7 @@ mod commit_bounds;
 mod dropped;
 mod elsewhere;
 mod ends;
+mod fitness;
 mod groups;
 mod heartbeats;
 mod metadata_client;
@@ -32,6 +33,7 @@ use tokio::sync::watch;
 pub use commit_bounds::CommitBounds;
 pub use elsewhere::{LeadersElsewhere, decode_leaders, encode_leaders};
 pub use ends::EndsService;
+pub use fitness::{Fitness, FitnessBook};
 pub use groups::GroupLogOf;
 pub use heartbeats::{BrokerSessions, Heartbeats};
 pub use metadata_client::{BrokerBook, MetadataClient, MetadataLink};
@@ -72,6 +74,7 @@ struct Inner {
     held: watch::Sender<u64>,
     elsewhere: LeadersElsewhere,
     ends: ends::Ends,
+    fitness: FitnessBook,
     producer_ids: producer_ids::ProducerIds,
 }
 
@@ -87,6 +90,7 @@ impl Router {
                 held: watch::Sender::new(0),
                 elsewhere,
                 ends: ends::Ends::default(),
+                fitness: FitnessBook::default(),
                 producer_ids,
             }),
         }
@@ -96,6 +100,12 @@ impl Router {
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.inner.metadata.node
+    }
+
+    /// What other brokers have said of themselves.
+    #[must_use]
+    pub fn fitness(&self) -> &FitnessBook {
+        &self.inner.fitness
     }
 
     /// The time by this broker's clock, as stamps have it.
@@ -233,13 +243,16 @@ impl Router {
     }
 
     /// A broker in `zone` that lives and follows this one closely in the group of `partition`, to send readers to. Partitions are shared out.
+    /// One whose store is not the cluster's could not read history.
     #[must_use]
     pub fn follower_in(&self, zone: &str, partition: PartitionId) -> Option<NodeId> {
         let close = self.group_of(partition).ok()?.group().close_brokers();
         let there: Vec<NodeId> = self.image(|image| {
             let zone_of = |node: &NodeId| image.brokers().get(node).map(|known| &known.zone);
-            let fits =
-                |node: &NodeId| image.is_live(*node) && zone_of(node).is_some_and(|at| at == zone);
+            let fits = |node: &NodeId| {
+                let is_there = image.is_live(*node) && zone_of(node).is_some_and(|at| at == zone);
+                is_there && !self.inner.fitness.store_wrong(*node)
+            };
             close.into_iter().filter(fits).collect()
         });
         let index = usize::try_from(partition.index.get()).ok()?;

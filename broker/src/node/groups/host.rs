@@ -5,10 +5,10 @@
 //! Spec: docs/protocols/membership.md (replicas move, step 5)
 
 use super::super::error::{Ended, StartError};
+use super::super::fitness::Fit;
 use super::super::leaders;
 use super::super::members;
 use super::super::store::NodeStore;
-use super::super::store_mark;
 use super::starter::Starter;
 use crate::coordinator::membership::MembershipConfig;
 use crate::coordinator::service::{Coordinator, CoordinatorConfig, CoordinatorParts};
@@ -41,6 +41,7 @@ pub(super) struct Host {
     starter: Starter,
     store: Arc<NodeStore>,
     pub(super) guard: StoreGuard,
+    pub(super) fit: Fit,
     metadata: MetadataClient,
     router: Router,
     pub(super) offloads: GroupMap<Offload>,
@@ -55,9 +56,11 @@ impl Host {
         metadata: MetadataClient,
         router: Router,
     ) -> Self {
+        let refusing = Arc::clone(&starter.refusing);
         Self {
             starter,
             store,
+            fit: Fit::new(refusing, guard.clone(), router.clone()),
             guard,
             metadata,
             router,
@@ -245,17 +248,10 @@ impl Host {
                 raft_group,
                 &self.metadata.group,
                 starter.identity,
+                &self.fit,
                 &tasks,
             );
-            for (unfit, why) in [
-                (
-                    &starter.refusing,
-                    "the disk has too little room for new records",
-                ),
-                (self.guard.wrong(), store_mark::WHY_YIELD),
-            ] {
-                leaders::yield_while(id, raft_group, unfit, why, &tasks);
-            }
+            leaders::give_away(id, raft_group, &self.fit, &tasks);
         }
         let tier = &starter.config.tier;
         let offload_config = OffloadConfig {

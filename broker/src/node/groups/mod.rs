@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use super::World;
 use super::error::{Ended, StartError};
+use super::fitness::{Exchange, Fit, FitnessService, SERVICE_FITNESS};
 use super::formation::StandingWatch;
 use super::identity::Identity;
-use super::leaders::{self, hand_over};
+use super::leaders::{self, hand_over_to_stop};
 use super::lost;
 use super::members;
 use super::peers::{Peers, SERVICE_ENDS, SERVICE_METADATA};
@@ -48,6 +49,7 @@ pub(super) struct NodeGroups {
     pub(super) router: Router,
     pub(super) coordinators: GroupMap<Coordinator>,
     pub(super) store: StoreGuard,
+    pub(super) fit: Fit,
     client: MetadataClient,
     host: Arc<Host>,
     registered: Option<Registered>,
@@ -65,9 +67,12 @@ impl NodeGroups {
     /// Lets others lead what this broker leads. Returns when they do, or after some seconds.
     pub(super) async fn hand_over(&self) {
         let groups: Vec<_> = self.router.data_groups().collect();
-        let data = groups.iter().map(|group| hand_over(group.group(), 0));
+        let fit = &self.fit;
+        let data = groups
+            .iter()
+            .map(|group| hand_over_to_stop(group.group(), fit));
         futures::future::join_all(data).await;
-        hand_over(&self.metadata, 0).await;
+        hand_over_to_stop(&self.metadata, fit).await;
     }
 
     /// Stops every group; the metadata group last. Peers reach none of them before.
@@ -144,6 +149,7 @@ pub(super) async fn start(parts: Parts<'_>) -> Result<NodeGroups, StartError> {
         router,
         coordinators: host.coordinators.clone(),
         store: guard,
+        fit: host.fit.clone(),
         client,
         host,
         registered: started.registered,
@@ -175,7 +181,9 @@ async fn begin(
         peers.answer_for_led(router);
         peers.ask_leaders(router, elsewhere, Arc::clone(random), tasks);
         members::keep(metadata_id, metadata, client, tasks);
-        leaders::spread(metadata_id, metadata, metadata, parts.identity, tasks);
+        let (own, fit) = (parts.identity, &host.fit);
+        leaders::spread(metadata_id, metadata, metadata, own, fit, tasks);
+        leaders::give_away(metadata_id, metadata, fit, tasks);
         members::plan(client, tasks);
         admit_damaged(peers, client, tasks);
         lost::watch(peers, client, router, tasks);
@@ -203,10 +211,6 @@ async fn begin(
     }
     let guard = &host.guard;
     keep_metadata(metadata, guard, tasks);
-    if parts.peers.is_some() {
-        let why = store_mark::WHY_YIELD;
-        leaders::yield_while(metadata_id, metadata, guard.wrong(), why, tasks);
-    }
     let marking = Marking {
         guard: guard.clone(),
         url: parts.store.url.clone(),
@@ -214,6 +218,18 @@ async fn begin(
         client: client.clone(),
         router: router.clone(),
     };
-    store_mark::start(marking, tasks);
+    let exchange = parts.peers.map(|peers| {
+        let service = FitnessService::new(host.fit.clone(), marking.clone());
+        peers.services.register(SERVICE_FITNESS, Arc::new(service));
+        let exchange = Exchange {
+            fit: host.fit.clone(),
+            transport: peers.transport.clone(),
+            book: Arc::clone(&peers.book),
+            random: Arc::clone(random),
+        };
+        exchange.start(tasks);
+        exchange
+    });
+    store_mark::start(marking, exchange, tasks);
     Ok(())
 }

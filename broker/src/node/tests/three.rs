@@ -3,12 +3,14 @@
 use super::*;
 use crate::wire::messages::{FindCoordinatorRequest, MetadataRequest, MetadataResponse};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use tidelog_client::consumer::{Consumer, ConsumerConfig, Event, Start, TopicPartition};
 use tidelog_client::producer::{NewRecord, Producer, ProducerConfig};
 use tidelog_client::{Cluster, ClusterConfig};
 use tidelog_env::{SystemClock, SystemRandom};
 use tidelog_model::PartitionIndex;
+use tidelog_tiering::store::faulty::FaultyStore;
 
 /// An election and everything around it, on a machine that does other things too.
 pub(super) const SETTLE: Duration = Duration::from_secs(60);
@@ -22,6 +24,8 @@ pub(super) struct Three {
     pub(super) set: Vec<String>,
     /// And of single brokers.
     pub(super) own: BTreeMap<i32, Vec<String>>,
+    /// Stores in place of the directory.
+    pub(super) stores: BTreeMap<i32, FaultyStore>,
 }
 
 /// Ports that are free now, and that the system gives to nobody by itself: a connection of another test must not take one meanwhile.
@@ -52,6 +56,7 @@ impl Three {
             nodes: BTreeMap::new(),
             set: Vec::new(),
             own: BTreeMap::new(),
+            stores: BTreeMap::new(),
         }
     }
 
@@ -96,7 +101,14 @@ impl Three {
         let mut starting = Vec::new();
         for id in order {
             let config = self.config(*id);
-            let task = tokio::spawn(Node::start(config, World::system()));
+            let world = World {
+                store: self
+                    .stores
+                    .get(id)
+                    .map(|store| Arc::new(store.clone()) as _),
+                ..World::system()
+            };
+            let task = tokio::spawn(Node::start(config, world));
             starting.push((*id, task));
             let peer = self.ports[id][0];
             until("it listens", || async move {
