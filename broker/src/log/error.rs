@@ -1,4 +1,6 @@
 //! What can go wrong with a group log, by what the caller may do.
+//!
+//! Not here: what an operator does about damage, which depends on the broker's cluster (`node::refill`). What is found may be told within another sentence.
 
 use super::types::EntryKind;
 use std::io;
@@ -20,11 +22,6 @@ pub struct LogFailure {
     #[source]
     pub source: Arc<io::Error>,
 }
-
-/// What to do about a replica that lacks what it had acknowledged. The Raft node id is the broker's, not the directory's: without one group's files the same
-/// voter would come back with nothing.
-const REFILL: &str = "This broker must be refilled from the others: in a cluster of several it is by itself (cluster.refill-damaged), or give it an empty data \
-     directory and run `tidelog cluster add`. Do not remove the directory of a single group: the broker would take part in it without what it acknowledged";
 
 /// Errors of [`super::GroupLog`].
 #[derive(Debug, Clone, Error)]
@@ -54,7 +51,7 @@ pub enum LogError {
         version: u16,
     },
     /// Bytes that may have been acknowledged are damaged. They are not cut: the broker is refilled from the others.
-    #[error("log file {} is damaged at byte {position}: {what}. It may have been acknowledged, so it is not cut. {REFILL}", path.display())]
+    #[error("log file {} is damaged at byte {position}: {what}. It may have been acknowledged, so it is not cut", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -64,7 +61,7 @@ pub enum LogError {
         what: String,
     },
     /// Files that must be there are not. Unlike damage that is not what a disk does by itself: put them back.
-    #[error("log files are missing at {}: {what}. They may have been acknowledged: use the right data directory, or put them back. If they are gone for good: {REFILL}", path.display())]
+    #[error("log files are missing at {}: {what}. They may have been acknowledged: use the right data directory, or put them back", path.display())]
     Missing {
         /// Where.
         path: PathBuf,
@@ -72,7 +69,7 @@ pub enum LogError {
         what: String,
     },
     /// What was acknowledged is not there, and nothing on the disk says where it was. Refilled, as damage is.
-    #[error("group log {} has lost what was acknowledged: {what}. {REFILL}", dir.display())]
+    #[error("group log {} has lost what was acknowledged: {what}", dir.display())]
     Lost {
         /// The log's directory.
         dir: PathBuf,

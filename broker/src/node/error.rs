@@ -77,12 +77,14 @@ pub enum StartError {
     #[error("object store: {0}")]
     Store(#[from] OpenError),
     /// A group's log.
-    #[error("log of group {group}: {error}")]
+    #[error("log of group {group}: {error}{}", what_to_do.as_ref().map_or_else(String::new, |text| format!(". {text}")))]
     Log {
         /// The group.
         group: PlacementGroupId,
         /// Why.
         error: LogError,
+        /// What an operator can do about damage, if the broker does nothing about it by itself.
+        what_to_do: Option<String>,
     },
     /// A group.
     #[error(transparent)]

@@ -216,7 +216,7 @@ impl Host {
             Ok(Ok(())) => {
                 tracing::info!(group = %id, "the replica was dropped: other brokers hold the group")
             }
-            Ok(Err(error)) => return Err(StartError::Log { group: id, error }),
+            Ok(Err(error)) => return Err(self.starter.failed(id, error)),
             Err(error) => return Err(StartError::Metadata(error.to_string())),
         }
         Ok(())

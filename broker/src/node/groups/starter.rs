@@ -75,17 +75,6 @@ async fn start_on<M: StateMachine>(
     started
 }
 
-/// Does `work` for the group `id` where it may take its time.
-async fn on_disk(
-    id: PlacementGroupId,
-    work: impl FnOnce() -> Result<(), LogError> + Send + 'static,
-) -> Result<(), StartError> {
-    match tidelog_env::blocking(work).await {
-        Ok(done) => done.map_err(|error| StartError::Log { group: id, error }),
-        Err(error) => Err(StartError::Metadata(error.to_string())),
-    }
-}
-
 impl Starter {
     pub(super) fn new(parts: &Parts<'_>) -> Result<Self, StartError> {
         let dir = parts.config.node.data_dir.clone();
@@ -101,7 +90,9 @@ impl Starter {
                 disk: Arc::clone(&parts.world.disk),
                 random: Arc::clone(&parts.world.random),
                 dir,
+                node: parts.identity.node,
                 raft_node,
+                alone: parts.peers.is_none(),
                 refills: parts.config.refills(),
                 fatal: parts.fatal.clone(),
                 marking: parking_lot::Mutex::default(),
@@ -110,6 +101,28 @@ impl Starter {
             zeroing: Arc::default(),
             refusing: Arc::clone(parts.refusing),
         })
+    }
+
+    /// The error of a group's log, with what to do about it.
+    pub(super) fn failed(&self, group: PlacementGroupId, error: LogError) -> StartError {
+        let what_to_do = self.damage.what_to_do(&error);
+        StartError::Log {
+            group,
+            error,
+            what_to_do,
+        }
+    }
+
+    /// Does `work` for the group `id` where it may take its time.
+    async fn on_disk(
+        &self,
+        id: PlacementGroupId,
+        work: impl FnOnce() -> Result<(), LogError> + Send + 'static,
+    ) -> Result<(), StartError> {
+        match tidelog_env::blocking(work).await {
+            Ok(done) => done.map_err(|error| self.failed(id, error)),
+            Err(error) => Err(StartError::Metadata(error.to_string())),
+        }
     }
 
     /// The directory of a group.
@@ -139,7 +152,7 @@ impl Starter {
         image: &MetadataImage,
     ) -> Result<BTreeMap<RaftNodeId, Member>, StartError> {
         let (disk, dir) = (self.world.disk.as_ref(), self.dir(id));
-        if was_dropped(disk, &dir).map_err(|error| StartError::Log { group: id, error })? {
+        if was_dropped(disk, &dir).map_err(|error| self.failed(id, error))? {
             return Ok(BTreeMap::new());
         }
         let of_record = self.record_members();
@@ -182,12 +195,12 @@ impl Starter {
         tasks: &Tasks,
     ) -> Result<Started<M>, StartError> {
         let dir = self.dir(id);
-        let failed = |error| StartError::Log { group: id, error };
+        let failed = |error| self.failed(id, error);
         self.check_held(id, &dir).await?;
         let log = self.open_log(id, &dir, groups).await.map_err(failed)?;
         crash_point(CrashPoint::HeldLogCreated);
         let noted = self.held.clone();
-        if let Err(error) = on_disk(id, move || noted.add(id)).await {
+        if let Err(error) = self.on_disk(id, move || noted.add(id)).await {
             let _ = log.close().await;
             return Err(error);
         }
@@ -224,7 +237,7 @@ impl Starter {
             Arc::clone(&self.damage),
         );
         let dir = dir.to_owned();
-        on_disk(id, move || {
+        self.on_disk(id, move || {
             finish_drop(disk.as_ref(), &dir)?;
             held.check(id).inspect_err(|error| {
                 // Empty, it would vote without what it has acknowledged, and perhaps set the group up again.

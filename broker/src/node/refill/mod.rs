@@ -1,10 +1,11 @@
 //! Refill: what a broker does about damage on its disk, and what the others do for it.
 //!
 //! Owns: [`Damage`]: taking note of damage where it is found.
-//! Not here: the mark (`mark.rs`), one that is not acted on (`spare.rs`), the leader's decision (`admit.rs`), the waiting (`formation`).
+//! Not here: what is left to an operator (`advice.rs`), the mark (`mark.rs`), one that is not acted on (`spare.rs`), the leader's decision (`admit.rs`), the waiting (`formation`).
 //! Spec: docs/protocols/refill.md
 
 mod admit;
+mod advice;
 mod mark;
 mod spare;
 
@@ -15,13 +16,14 @@ pub(super) use spare::forget_when_well;
 use super::error::Ended;
 use super::identity;
 use crate::log::{BatchObservation, LogError, LogObserver};
+use advice::Way;
 use parking_lot::Mutex;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tidelog_env::disk::Disk;
 use tidelog_env::{CrashPoint, Random, crash_point};
-use tidelog_model::RaftNodeId;
+use tidelog_model::{NodeId, RaftNodeId};
 use tokio::sync::watch;
 
 /// Takes note of damage that the logs of this broker find, durably, and ends the broker: its next start begins anew. One for all groups.
@@ -29,7 +31,10 @@ pub(super) struct Damage {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) random: Arc<dyn Random>,
     pub(super) dir: PathBuf,
+    pub(super) node: NodeId,
     pub(super) raft_node: RaftNodeId,
+    /// There is no other broker.
+    pub(super) alone: bool,
     /// False: damage is the caller's affair alone.
     pub(super) refills: bool,
     pub(super) fatal: watch::Sender<Option<Ended>>,
@@ -55,40 +60,57 @@ impl Damage {
     }
 }
 
+impl Damage {
+    /// What an operator can do about this error of a log. `None`: nothing, or the broker waits to be refilled, and says then what for.
+    pub(super) fn what_to_do(&self, error: &LogError) -> Option<String> {
+        let way = match (self.alone, self.refills) {
+            (true, _) => Way::Alone,
+            (false, false) => Way::Off,
+            (false, true) => {
+                let known = Mark::load(self.disk.as_ref(), &self.dir).ok().flatten();
+                if known.is_some_and(|mark| mark.raft_node == self.raft_node) {
+                    Way::Marked
+                } else {
+                    Way::Unmarked
+                }
+            }
+        };
+        advice::what_to_do(error, self.node, way)
+    }
+}
+
 impl LogObserver for Damage {
     fn batch(&self, _batch: &BatchObservation) {}
 
     fn damaged(&self, error: &LogError) {
-        let what = error.to_string();
         // A damaged entry is refused to who reads it; a replica that has lost entries would go on without them, and vote.
         let ends = matches!(error, LogError::Lost { .. });
+        let marked = if self.refills {
+            self.mark(&error.to_string())
+        } else {
+            Ok(false)
+        };
         let end = |why: String| self.fatal.send_replace(Some(Ended::Failed(why)));
-        if !self.refills {
-            if ends {
-                end(what);
-            }
+        if matches!(marked, Ok(true)) {
+            tracing::error!("{error}. This broker serves nothing more");
+            end(format!(
+                "{error}. Start it again with this data directory: it is refilled where the others have all that it had, and says what it waits for where they \
+                 have not"
+            ));
             return;
         }
-        let marked = self.mark(&what);
-        match &marked {
-            Ok(true) => {
-                tracing::error!(
-                    "{what}. This broker serves nothing more, and is refilled from the others at its next start"
-                );
-                end(format!("{what}; start it again: it is refilled"));
-            }
-            Ok(false) => tracing::error!(
-                "{what}. It is not refilled: so many damaged directories are set aside already that the disk must be broken. Look at it, \
-                 and delete set-aside-* in {}",
-                self.dir.display()
-            ),
-            Err(failed) => tracing::error!(
-                "{what}. It is not refilled: {}: {failed}",
-                self.dir.display()
-            ),
+        let mut why = error.to_string();
+        if let Err(failed) = &marked {
+            why += &format!(". It is not refilled: {}: {failed}", self.dir.display());
         }
-        if ends && !matches!(marked, Ok(true)) {
-            end(what);
+        if let Some(advice) = self.what_to_do(error) {
+            why += &format!(". {advice}");
+        }
+        if self.refills {
+            tracing::error!("{why}");
+        }
+        if ends {
+            end(why);
         }
     }
 }
@@ -106,7 +128,9 @@ mod tests {
             disk: RealDisk::shared(),
             random: SystemRandom::seeded(1),
             dir: dir.to_owned(),
+            node: NodeId::new(3),
             raft_node: RaftNodeId::new(11),
+            alone: false,
             refills,
             fatal,
             marking: Mutex::default(),

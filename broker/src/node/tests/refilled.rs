@@ -208,14 +208,24 @@ async fn an_only_copy_is_not_given_up() {
     let own = vec!["cluster.refill-damaged=false".to_owned()];
     three.own.insert(3, own);
     let refused = start_stranger(&three, 3).await.unwrap().err().unwrap();
+    let refused = refused.to_string();
+    let may_be_refilled = "without `cluster.refill-damaged=false`";
     assert!(
-        refused.to_string().contains("is damaged at byte"),
+        refused.contains("is damaged at byte") && refused.contains(may_be_refilled),
         "{refused}"
     );
+    assert!(!refused.contains("empty"), "{refused}");
     assert!(!home.join("damaged.json").exists());
     three.own.clear();
     let starting = start_stranger(&three, 3);
     waits(&three, 3, "has no other copy").await;
+    let (_, says) = try_http(&three, 3, "GET", "/readyz", "").await.unwrap();
+    let first = says.find("First start the brokers");
+    let found = &says[..first.unwrap()];
+    assert!(
+        !found.contains("empty") && !found.contains("cluster add"),
+        "what is there is not to be thrown away: {says}"
+    );
     let now = members(&three, 2, "it is told", |now| {
         let told = |at: &tidelog_client::admin_http::WaitingBroker| {
             let why = at.refused.as_ref();
