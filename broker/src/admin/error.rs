@@ -64,8 +64,8 @@ impl Failure {
             StatusCode::NOT_FOUND,
             "not_waiting",
             format!(
-                "no broker {broker} asks to be taken in: start it with an empty data directory and a cluster.seeds that names itself and a \
-                 member that lives"
+                "no broker {broker} asks to be taken in: start it with a cluster.seeds that names itself and a member that lives, and with an empty data \
+                 directory (if it had one, keep that and move it aside)"
             ),
         )
     }

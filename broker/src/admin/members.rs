@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::AdminState;
 use super::error::{Body, Failure};
+use super::help::check_drain;
 use super::replace::{self, Wanted};
 use crate::metadata::{Address, Admission, MetadataCommand, MetadataImage, MetadataOutcome};
 use crate::placement::ReplicasNow;
@@ -345,8 +346,12 @@ pub(super) async fn decommission(
     State(state): State<AdminState>,
     Body(request): Body<DecommissionRequest>,
 ) -> Result<Json<Members>, Failure> {
+    let node = NodeId::new(request.broker);
+    if !request.cancel {
+        check_drain(&state, node).await?;
+    }
     let command = MetadataCommand::SetDraining {
-        node: NodeId::new(request.broker),
+        node,
         draining: !request.cancel,
     };
     propose(&state, &command).await

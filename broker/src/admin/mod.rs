@@ -8,6 +8,7 @@ mod cluster;
 mod error;
 mod flush;
 mod health;
+mod help;
 mod leader_parts;
 mod members;
 mod readiness;
@@ -29,6 +30,7 @@ use tokio::time::Instant;
 
 pub use flush::{FlushLink, FlushService};
 pub use health::{Health, Reason};
+pub use help::{AskReplicas, ReplicasSaid};
 pub use leader_parts::TierService;
 pub use members::{AskMembers, WaitingBroker};
 pub use readiness::watch_groups;
@@ -56,6 +58,8 @@ pub struct AdminState {
     pub ask_members: AskMembers,
     /// What all members lead that needs a Raft node not.
     pub ask_without: AskWithout,
+    /// What all members lead, and which of their replicas have nothing.
+    pub ask_replicas: AskReplicas,
     /// Readiness.
     pub health: Health,
     /// Metric values.

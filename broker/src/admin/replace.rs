@@ -1,7 +1,7 @@
 //! Replacing a member: taking in a broker that waits with a member's id, and refusing where the old one may be needed.
 //!
 //! Owns: the look at what may be lost, how often it is made, and what an operator is told.
-//! Not here: the rule (`metadata`), what leaders know of their copies (`placement`), the route (`members.rs`).
+//! Not here: whose start helps (`help.rs`), the rule (`metadata`), what leaders know of their copies (`placement`), the route (`members.rs`).
 //! Spec: docs/protocols/membership.md (what is given up with a replaced broker)
 
 use std::collections::BTreeSet;
@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use super::AdminState;
 use super::error::Failure;
+use super::help::{Helpers, ReplicasSaid};
 use super::members::{WaitingBroker, proposed};
 use crate::metadata::{
-    Admission, AdmissionExpects, MetadataCommand, MetadataImage, MetadataOutcome, Refusal, brokers,
+    Admission, AdmissionExpects, MetadataCommand, MetadataImage, MetadataOutcome, Refusal,
 };
 use futures::future::BoxFuture;
 use tidelog_model::{LogIndex, NodeId, PlacementGroupId, RaftNodeId};
@@ -23,8 +24,8 @@ pub type AskWithout =
     Arc<dyn Fn(RaftNodeId) -> BoxFuture<'static, BTreeSet<PlacementGroupId>> + Send + Sync>;
 
 /// So long it is looked again: an election after the old one was killed, and a change of metadata between the look and the command, are over by then.
-const WITHIN: Duration = Duration::from_secs(8);
-const AGAIN_PAUSE: Duration = Duration::from_millis(300);
+pub(super) const WITHIN: Duration = Duration::from_secs(8);
+pub(super) const AGAIN_PAUSE: Duration = Duration::from_millis(300);
 /// Groups that are named at most.
 const NAMED_MAX: usize = 10;
 
@@ -85,8 +86,9 @@ async fn admit_once(
             Ok(groups) if groups.is_empty() => safe_as_of = Some(checked),
             Ok(groups) if wanted.give_up_data => name(state, node, &groups),
             Ok(groups) => {
+                let said = (state.ask_replicas)().await;
                 let (text, passes) = state.router.image(|image| {
-                    let text = refusal(image, &wanted.waiting, &groups, others);
+                    let text = refusal(image, &wanted.waiting, &groups, &said, others);
                     (text, !image.only_at(node).iter().eq(&groups))
                 });
                 let failure = Failure::data_needed(text);
@@ -156,7 +158,7 @@ fn name(state: &AdminState, node: NodeId, groups: &[PlacementGroupId]) {
 }
 
 /// `group 3`, `groups 3, 4`; the first of many.
-fn named(groups: &[PlacementGroupId]) -> String {
+pub(super) fn named(groups: &[PlacementGroupId]) -> String {
     let names = groups.iter().take(NAMED_MAX).map(ToString::to_string);
     let names = names.collect::<Vec<_>>().join(", ");
     match (groups.len(), groups.len().saturating_sub(NAMED_MAX)) {
@@ -171,6 +173,7 @@ fn refusal(
     image: &MetadataImage,
     waiting: &WaitingBroker,
     needed: &[PlacementGroupId],
+    said: &ReplicasSaid,
     others: &[WaitingBroker],
 ) -> String {
     let node = waiting.node;
@@ -192,54 +195,9 @@ fn refusal(
             image.content_names(&alone)
         );
     }
-    text += &help(image, waiting, &unsafe_now, others);
-    text += ". `--give-up-data` takes it in all the same: partitions of these groups whose other copies are too few are lost then, nobody can append to them or \
-             read them, and records that only it had are gone";
-    text
-}
-
-/// Whose start helps.
-fn help(
-    image: &MetadataImage,
-    waiting: &WaitingBroker,
-    unsafe_now: &[PlacementGroupId],
-    others: &[WaitingBroker],
-) -> String {
-    let node = waiting.node;
-    let silent = image.silent_holders(unsafe_now, node);
-    let waits = |damaged: bool| {
-        let of_kind = others.iter().filter(move |one| one.damaged == damaged);
-        of_kind.map(|one| one.node).collect::<BTreeSet<_>>()
-    };
-    let (damaged, replaced) = (waits(true), waits(false));
-    let start: Vec<_> = silent
-        .iter()
-        .copied()
-        .filter(|at| !damaged.contains(at))
-        .collect();
-    let damaged: Vec<_> = silent
-        .iter()
-        .copied()
-        .filter(|at| damaged.contains(at))
-        .collect();
-    let mut text = String::new();
-    if !start.is_empty() {
-        text += &format!(
-            ". First start {} with the data directories that they had",
-            brokers(&start)
-        );
-        if start.iter().any(|at| replaced.contains(at)) {
-            text += " (who waits with an empty one does not help)";
-        }
-    }
-    if !damaged.is_empty() {
-        text += &format!(
-            ". Damaged and waiting too: {}. One whose damaged bytes can be put back as they were starts with `cluster.refill-damaged=false`; the others are refilled \
-             by themselves then",
-            brokers(&damaged)
-        );
-    }
-    if silent.is_empty() && !unsafe_now.is_empty() {
+    let helpers = Helpers::of(image, &unsafe_now, Some(node), said, others);
+    text += &helpers.text();
+    if helpers.is_empty() && !unsafe_now.is_empty() {
         text += ". All others live: copies are on their way perhaps, try again in a minute";
     }
     text += &if waiting.damaged {
@@ -251,18 +209,21 @@ fn help(
             ". If the data directory that broker {node} had can be found, start it with that one"
         )
     };
+    text += ". `--give-up-data` takes it in all the same: partitions of these groups whose other copies are too few are lost then, nobody can append to them or \
+             read them, and records that only it had are gone";
     text
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
+    use crate::metadata::Address;
     use std::collections::BTreeMap;
     use tidelog_model::{ClusterId, TimestampMs, TopicId};
     use uuid::Uuid;
 
-    fn group(id: u32) -> PlacementGroupId {
+    pub(in super::super) fn group(id: u32) -> PlacementGroupId {
         PlacementGroupId::new(id)
     }
 
@@ -275,7 +236,7 @@ mod tests {
     }
 
     /// Groups 1 and 2 on the brokers 1 to 3, group 3 on broker 1; one partition in each. Broker 4 has nothing. These live.
-    fn image(live: &[i32]) -> MetadataImage {
+    pub(in super::super) fn image(live: &[i32]) -> MetadataImage {
         let mut image = MetadataImage::default();
         let all = [1, 2, 3].map(NodeId::new).to_vec();
         let groups = BTreeMap::from([
@@ -303,7 +264,20 @@ mod tests {
                 by_operator: true,
                 expects: None,
             };
+            let at = Address {
+                host: "h".to_owned(),
+                port: 1,
+            };
+            let register = MetadataCommand::RegisterBroker {
+                node,
+                raft_node: Some(admission.raft_node),
+                zone: admission.zone.clone(),
+                kafka: Some(at),
+                peer: None,
+                admin: None,
+            };
             apply(&mut image, MetadataCommand::AdmitBroker(admission));
+            apply(&mut image, register);
             let fenced = !live.contains(&id);
             apply(&mut image, MetadataCommand::SetBrokerFence { node, fenced });
         }
@@ -322,7 +296,7 @@ mod tests {
         image
     }
 
-    fn waits(id: i32, damaged: bool) -> WaitingBroker {
+    pub(in super::super) fn waits(id: i32, damaged: bool) -> WaitingBroker {
         WaitingBroker {
             node: NodeId::new(id),
             raft_node: RaftNodeId::new(99),
@@ -333,13 +307,17 @@ mod tests {
         }
     }
 
+    fn said() -> ReplicasSaid {
+        ReplicasSaid::default()
+    }
+
     /// Proves that a refusal names groups and partitions, those without another copy by themselves, who should be started, and what the flag does, in this order.
     #[test]
     fn a_refusal_says_what_to_do() {
         let image = image(&[3, 4]);
         let needed = [1, 2, 3].map(group);
         let one = waits(1, true);
-        let text = refusal(&image, &one, &needed, std::slice::from_ref(&one));
+        let text = refusal(&image, &one, &needed, &said(), std::slice::from_ref(&one));
         let at = |words: &str| {
             text.find(words)
                 .unwrap_or_else(|| panic!("{words}: {text}"))
@@ -350,15 +328,12 @@ mod tests {
         assert!(at("`cluster.refill-damaged=false`") < at("`--give-up-data`"));
 
         let both = [one.clone(), waits(2, true)];
-        let text = refusal(&image, &one, &needed, &both);
-        assert!(
-            text.contains("Damaged and waiting too: broker 2."),
-            "{text}"
-        );
+        let text = refusal(&image, &one, &needed, &said(), &both);
+        assert!(text.contains("Damaged and waiting: broker 2."), "{text}");
         assert!(!text.contains("First start"), "{text}");
 
         let both = [waits(1, false), waits(2, false)];
-        let text = refusal(&image, &both[0], &needed, &both);
+        let text = refusal(&image, &both[0], &needed, &said(), &both);
         assert!(text.contains("who waits with an empty one"), "{text}");
         assert!(
             text.contains("directory that broker 1 had can be found"),
@@ -371,12 +346,38 @@ mod tests {
     fn who_lives_is_not_to_be_started() {
         let image = image(&[2, 3, 4]);
         let one = waits(1, false);
-        let text = refusal(&image, &one, &[group(1)], std::slice::from_ref(&one));
+        let text = refusal(
+            &image,
+            &one,
+            &[group(1)],
+            &said(),
+            std::slice::from_ref(&one),
+        );
         assert!(
             text.contains("All others live") && !text.contains("First start"),
             "{text}"
         );
-        let text = refusal(&image, &one, &[group(3)], std::slice::from_ref(&one));
+        let mut empty = said();
+        let two = BTreeSet::from([NodeId::new(2)]);
+        empty.empty.insert(group(1), two);
+        let text = refusal(
+            &image,
+            &one,
+            &[group(1)],
+            &empty,
+            std::slice::from_ref(&one),
+        );
+        assert!(
+            text.contains("Broker 2 got a new data directory") && !text.contains("All others live"),
+            "{text}"
+        );
+        let text = refusal(
+            &image,
+            &one,
+            &[group(3)],
+            &said(),
+            std::slice::from_ref(&one),
+        );
         assert!(!text.contains("All others live"), "{text}");
         let many: Vec<_> = (1..=12).map(group).collect();
         assert!(named(&many).ends_with("9, 10 and 2 more"));

@@ -250,14 +250,10 @@ impl MetadataImage {
         node: NodeId,
         draining: bool,
     ) -> Result<MetadataOutcome, Refusal> {
-        if !self.members.contains_key(&node) {
-            return Err(Refusal::UnknownBroker(node));
-        }
         if draining {
-            self.check_copies_without(node)?;
-            self.check_room_without(node)?;
-            self.check_live_room_without(node)?;
-            self.check_majority_without(node)?;
+            self.check_drain(node)?;
+        } else if !self.members.contains_key(&node) {
+            return Err(Refusal::UnknownBroker(node));
         } else {
             // What is on its way because of the drain turns back; the rest goes on.
             let turned: Vec<_> = self
@@ -276,6 +272,20 @@ impl MetadataImage {
             member.draining = draining;
         }
         Ok(MetadataOutcome::MembersChanged)
+    }
+
+    /// Whether `node` may be drained, as far as this image knows.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_drain(&self, node: NodeId) -> Result<(), Refusal> {
+        if !self.members.contains_key(&node) {
+            return Err(Refusal::UnknownBroker(node));
+        }
+        self.check_copies_without(node)?;
+        self.check_room_without(node)?;
+        self.check_live_room_without(node)?;
+        self.check_majority_without(node)
     }
 
     /// Whether every group finds as many brokers as it has replicas when `node` takes none.

@@ -41,15 +41,32 @@ impl MetadataImage {
     /// Brokers besides `node` that may have something of these groups and do not live: started with what they had, they could help.
     #[must_use]
     pub fn silent_holders(&self, groups: &[PlacementGroupId], node: NodeId) -> Vec<NodeId> {
-        let holders = groups.iter().flat_map(|group| {
-            if *group == PlacementGroupId::METADATA {
-                self.metadata_replicas(self.stamp).0
-            } else {
-                self.brokers_of(*group)
-            }
-        });
+        let holders = groups.iter().flat_map(|group| self.holders(*group));
         let silent = holders.filter(|at| *at != node && !self.is_live(*at));
         silent.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// All brokers that hold the group, shall, or should once; of metadata those that vote.
+    #[must_use]
+    pub fn holders(&self, group: PlacementGroupId) -> BTreeSet<NodeId> {
+        if group == PlacementGroupId::METADATA {
+            self.metadata_replicas(self.stamp).0
+        } else {
+            self.brokers_of(group)
+        }
+    }
+
+    /// Groups that `node` holds or is getting, in which anything is, that are not lost, and that nobody leads who is known: `led` are.
+    #[must_use]
+    pub fn unled_content(
+        &self,
+        node: NodeId,
+        led: &BTreeSet<PlacementGroupId>,
+    ) -> Vec<PlacementGroupId> {
+        let held = self.groups.keys().copied();
+        let held = held.filter(|group| self.holds(*group, node) && !led.contains(group));
+        let unled = held.filter(|group| self.has_content(*group) && !self.is_lost(*group));
+        unled.collect()
     }
 
     /// What is in these groups, for people: partitions, the first of many, and the offsets of consumer groups.

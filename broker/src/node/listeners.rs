@@ -175,6 +175,7 @@ pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, Listeners),
         reader: Arc::clone(&store.reader),
         ask_members: ask_members(peers, &groups.router),
         ask_without: ask_without(peers, &groups.router),
+        ask_replicas: ask_replicas(peers, &groups.router),
         health: store.health.clone(),
         metrics,
         tasks: tasks.clone(),
@@ -251,6 +252,39 @@ fn ask_without(peers: Option<&Arc<Peers>>, router: &Router) -> admin::AskWithout
             let others = live_others(&router);
             let asked = peers.formation.ask_without(&peers.transport, others, gone);
             asked.await
+        }
+        .boxed()
+    })
+}
+
+/// Asks all members for their replicas. Answers of those count that are members, under the Raft nodes that they speak for.
+fn ask_replicas(peers: Option<&Arc<Peers>>, router: &Router) -> admin::AskReplicas {
+    let (peers, router) = (peers.cloned(), router.clone());
+    Arc::new(move || {
+        let (peers, router) = (peers.clone(), router.clone());
+        async move {
+            let mut said = admin::ReplicasSaid::default();
+            let Some(peers) = peers else {
+                said.led.extend(router.led_groups());
+                return said;
+            };
+            let asked = peers
+                .formation
+                .ask_groups(&peers.transport, live_others(&router));
+            for told in asked.await {
+                let known = router.image(|image| {
+                    let member = image.members().get(&told.node);
+                    member.is_some_and(|member| member.raft_node == told.raft_node)
+                });
+                if !known {
+                    continue;
+                }
+                said.led.extend(told.led);
+                for group in told.empty {
+                    said.empty.entry(group).or_default().insert(told.node);
+                }
+            }
+            said
         }
         .boxed()
     })

@@ -240,8 +240,8 @@ pub(super) fn plan(metadata: &MetadataClient, tasks: &Tasks) {
                 });
                 for node in late.difference(&said) {
                     tracing::warn!(
-                        "broker {node} was taken in and has not come for {LATE:?}: replicas are planned without waiting for it. Start it, or run \
-                         `tidelog cluster decommission {node}`"
+                        "broker {node} was taken in and has not come for {LATE:?}: replicas are planned without waiting for it. Start it; if it shall not \
+                         come, run `tidelog cluster decommission {node}`, which says what to do first if a group has no leader without it"
                     );
                 }
                 said = late;

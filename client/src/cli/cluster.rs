@@ -14,6 +14,8 @@ use tokio::time::Instant;
 
 /// How long a broker may take to tell the status: it asks all others for a second.
 const STATUS_WITHIN: Duration = Duration::from_secs(30);
+/// What was so before a change is told if it is known by then.
+const BEFORE_WITHIN: Duration = Duration::from_secs(2);
 /// How often the background is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 /// A broker that cannot be reached for so long is not waited for. More than a restart takes.
@@ -123,20 +125,14 @@ pub(super) async fn run(args: ClusterArgs, global: &Global, world: &World) -> Re
             no_wait,
             timeout,
         } => {
-            let mut asking = Asking::new(timeout, global, world)?;
-            let members = if give_up_data {
-                asking
-                    .ask(|admin| admin.add_broker_giving_up_data(broker, force))
-                    .await?
-            } else {
-                asking.ask(|admin| admin.add_broker(broker, force)).await?
+            let asking = Asking::new(timeout, global, world)?;
+            let asking = Adding {
+                asking,
+                broker,
+                force,
+                give_up_data,
             };
-            output::say(&format!("broker {broker} is a member now"));
-            if no_wait {
-                members
-            } else {
-                asking.wait(|members| Ok(arrived(members, broker))).await?
-            }
+            asking.run(no_wait).await?
         }
         ClusterVerb::Decommission {
             broker,
@@ -165,6 +161,43 @@ pub(super) async fn run(args: ClusterArgs, global: &Global, world: &World) -> Re
         }
     };
     print(&members, global.output)
+}
+
+/// A broker that is taken in.
+struct Adding<'a> {
+    asking: Asking<'a>,
+    broker: i32,
+    force: bool,
+    give_up_data: bool,
+}
+
+impl Adding<'_> {
+    async fn run(self, no_wait: bool) -> Result<Members, Failure> {
+        let Self {
+            mut asking,
+            broker,
+            force,
+            give_up_data,
+        } = self;
+        let before = tokio::time::timeout(BEFORE_WITHIN, asking.admin.members()).await;
+        let members = if give_up_data {
+            asking
+                .ask(|admin| admin.add_broker_giving_up_data(broker, force))
+                .await?
+        } else {
+            asking.ask(|admin| admin.add_broker(broker, force)).await?
+        };
+        output::say(&format!("broker {broker} is a member now"));
+        if matches!(&before, Ok(Ok(before)) if is_draining(before, broker)) {
+            output::say(&format!(
+                "its decommission is over with that: it stays. If it shall go, run `tidelog cluster decommission {broker}` again"
+            ));
+        }
+        if no_wait {
+            return Ok(members);
+        }
+        asking.wait(|members| Ok(arrived(members, broker))).await
+    }
 }
 
 pub(super) async fn leaders(
@@ -299,6 +332,11 @@ impl<'a> Asking<'a> {
             tokio::time::sleep(look).await;
         }
     }
+}
+
+fn is_draining(members: &Members, broker: i32) -> bool {
+    let mut brokers = members.brokers.iter();
+    brokers.any(|at| at.id == broker && at.draining)
 }
 
 /// What is missing until a broker is there with its replicas.
@@ -630,6 +668,7 @@ mod tests {
         assert_eq!(arrived(&now, 2), None);
         assert!(left(&now, 1).is_err(), "kept: waiting would never end");
         now.brokers[0].draining = true;
+        assert!(is_draining(&now, 1) && !is_draining(&now, 2));
         assert!(left(&now, 1).unwrap().unwrap().contains("holds 1 replicas"));
         assert_eq!(left(&now, 3).unwrap(), None);
         now.brokers[0].draining = false;

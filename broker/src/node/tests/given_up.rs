@@ -1,4 +1,4 @@
-//! Two of five brokers are damaged in different groups: what neither may be replaced for is said, and is not given up unless somebody asks for it.
+//! Two of five brokers are damaged in different groups: what neither may be replaced, or drained, for is said, and is not given up unless somebody asks for it.
 
 use super::members::{admin, members, producer, settled};
 use super::refilled::{damage, flip, home, raft_node, waits};
@@ -62,7 +62,7 @@ async fn what_two_damaged_brokers_have_is_not_given_up_unasked() {
     let text = refused(&five, 1).await;
     for words in [
         "groups 1, 5 (t-",
-        "Damaged and waiting too: broker 2.",
+        "Damaged and waiting: broker 2.",
         "--give-up-data",
     ] {
         assert!(text.contains(words), "{words}: {text}");
@@ -80,6 +80,23 @@ async fn what_two_damaged_brokers_have_is_not_given_up_unasked() {
     // The only ones that are left of groups 1 and 5 are no majority: the second one is needed all the more.
     let text = refused(&five, 2).await;
     assert!(text.contains("groups 1, 5 (t-"), "{text}");
+    let nothing = "Broker 1 got a new data directory, in which nothing is of groups 1, 5";
+    assert!(
+        text.contains(nothing) && !text.contains("try again in a minute"),
+        "{text}"
+    );
+    // Nobody could move what it holds there.
+    let refused = admin(&five, 3).decommission(2, false).await.unwrap_err();
+    let text = refused.to_string();
+    for words in [
+        "nobody leads groups 1, 5 (t-",
+        "Damaged and waiting: broker 2.",
+        nothing,
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let now = members(&five, 3, "nobody is drained", |now| !now.brokers.is_empty()).await;
+    assert!(now.brokers.iter().all(|at| !at.draining));
 
     process.shutdown_background();
     for port in five.ports[&2] {
