@@ -200,6 +200,9 @@ pub struct MemberGroup {
     /// Partitions that nobody can append to or read, since the disks of a majority of the replicas are gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<Vec<String>>,
+    /// Brokers with a copy of offsets of consumer groups, which keep a lost group without partitions from being replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offsets_at: Option<Vec<i32>>,
 }
 
 #[derive(Serialize)]

@@ -99,6 +99,9 @@ struct Group {
     /// Partitions that nobody can append to or read, since the disks of a majority of the replicas are gone; absent while there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     lost: Option<Vec<String>>,
+    /// Brokers with a copy of offsets of consumer groups, which keep a lost group without partitions from being replaced; absent where that is not so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offsets_at: Option<Vec<i32>>,
 }
 
 fn ids(nodes: &[NodeId]) -> Vec<i32> {
@@ -219,6 +222,7 @@ fn metadata_group(
         term: leader.map(|(_, term)| term.get()),
         preferred: image.preferred().get(&group).map(|node| node.get()),
         lost: None,
+        offsets_at: None,
     }
 }
 
@@ -226,7 +230,8 @@ fn data_groups<'a>(
     image: &'a MetadataImage,
     leaders: &'a BTreeMap<PlacementGroupId, (NodeId, Term)>,
 ) -> impl Iterator<Item = Group> + 'a {
-    image.groups().iter().map(|(group, replicas)| {
+    let kept = image.kept_offsets();
+    image.groups().iter().map(move |(group, replicas)| {
         // Who led a lost group is heard of for a moment still.
         let leader = leaders.get(group).filter(|_| !image.is_lost(*group));
         Group {
@@ -237,6 +242,7 @@ fn data_groups<'a>(
             term: leader.map(|(_, term)| term.get()),
             preferred: image.preferred().get(group).map(|node| node.get()),
             lost: image.is_lost(*group).then(|| image.partition_names(*group)),
+            offsets_at: kept.get(group).map(|left| ids(left)),
         }
     })
 }

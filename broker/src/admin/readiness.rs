@@ -6,7 +6,7 @@
 //! Spec: docs/operating/health.md
 
 use super::health::Health;
-use crate::metadata::MetadataImage;
+use crate::metadata::{MetadataImage, brokers};
 use crate::placement::{Group, StateMachine};
 use crate::router::Router;
 use parking_lot::Mutex;
@@ -210,6 +210,8 @@ pub fn watch_groups(router: &Router, health: &Health, tasks: &Tasks) {
     let look = move |router: &Router| {
         let mut verdict = seen.lock().look(Instant::now(), &groups(router));
         verdict.warning = both(verdict.warning, say_reverted(&router.reverted()));
+        let kept = router.image(|image| say_kept_offsets(&image.kept_offsets()));
+        verdict.warning = both(verdict.warning, kept);
         verdict
     };
     tell(health, look(router));
@@ -238,6 +240,33 @@ fn say_reverted(reverted: &BTreeMap<PlacementGroupId, Vec<NodeId>>) -> Option<St
         format!("has a copy that lost acknowledged entries, on broker {brokers}"),
         format!("have copies that lost acknowledged entries, on broker {brokers}"),
     );
+    said(&groups, &one, &several)
+}
+
+/// Which consumer groups nobody can use, though no partition is lost any more, and the way out. On every broker: their members are told nothing but to try again.
+fn say_kept_offsets(kept: &BTreeMap<PlacementGroupId, &[NodeId]>) -> Option<String> {
+    let at: BTreeSet<NodeId> = kept
+        .values()
+        .flat_map(|nodes| nodes.iter().copied())
+        .collect();
+    let at: Vec<NodeId> = at.into_iter().collect();
+    let groups: Vec<_> = kept.keys().copied().collect();
+    let holders = brokers(&at);
+    let (have, command, stop) = match at.as_slice() {
+        [one] => ("has", format!("`tidelog cluster decommission {one}`"), "it"),
+        _ => (
+            "have",
+            "`tidelog cluster decommission` each of them".to_owned(),
+            "each",
+        ),
+    };
+    let of = |what: &str| {
+        format!(
+            "{what} no partitions any more, but offsets of consumer groups, which {holders} {have} a copy of: nobody can use these consumer groups. Start the other brokers \
+             with the disks that they had; or give these offsets up, and the consumer groups begin anew: {command}, and stop {stop} when that says so"
+        )
+    };
+    let (one, several) = (of("is lost, and has"), of("are lost, and have"));
     said(&groups, &one, &several)
 }
 
@@ -434,6 +463,27 @@ mod tests {
         reverted.insert(group(5), vec![NodeId::new(2), NodeId::new(3)]);
         let said = "groups 4, 5 have copies that lost acknowledged entries, on broker 2, 3";
         assert_eq!(say_reverted(&reverted).as_deref(), Some(said));
+    }
+
+    /// Proves that it is said which consumer groups nobody can use since the offsets of a lost group are kept, where, and how they are given up.
+    #[test]
+    fn kept_offsets_are_told() {
+        let (one, two) = ([NodeId::new(1)], [NodeId::new(2)]);
+        let mut kept: BTreeMap<_, &[NodeId]> = BTreeMap::new();
+        assert_eq!(say_kept_offsets(&kept), None);
+        kept.insert(PlacementGroupId::new(1), &two);
+        let text = say_kept_offsets(&kept).unwrap();
+        assert!(
+            text.starts_with("group 1 is lost, and has no partitions any more, but offsets of consumer groups, which broker 2 has"),
+            "{text}"
+        );
+        assert!(text.contains("`tidelog cluster decommission 2`"), "{text}");
+        kept.insert(PlacementGroupId::new(4), &one);
+        let text = say_kept_offsets(&kept).unwrap();
+        assert!(
+            text.contains("groups 1, 4 are lost") && text.contains("which brokers 1, 2 have"),
+            "{text}"
+        );
     }
 
     /// Proves that what can never come is not waited for: a lost group is a warning from the beginning, a lag after ten minutes.

@@ -86,6 +86,16 @@ impl MetadataImage {
         self.has_partitions(group) || self.has_slots(group)
     }
 
+    /// Lost groups that nothing but the offsets of consumer groups keeps from being replaced: no partition is in them any more, and these brokers have a copy.
+    #[must_use]
+    pub fn kept_offsets(&self) -> BTreeMap<PlacementGroupId, &[NodeId]> {
+        let lost = self.lost.iter().filter(|(group, left)| {
+            !left.is_empty() && self.has_slots(**group) && !self.has_partitions(**group)
+        });
+        lost.map(|(group, left)| (*group, left.as_slice()))
+            .collect()
+    }
+
     /// The partitions of a group for people: `topic-0`, in the order of their names.
     #[must_use]
     pub fn partition_names(&self, group: PlacementGroupId) -> Vec<String> {

@@ -266,6 +266,29 @@ fn most_of_several_copies_are_lost() {
     assert!(rig.image().moves().is_empty());
 }
 
+/// Proves that brokers are told as those that keep offsets of consumer groups only where nothing else keeps a lost group from being replaced.
+#[test]
+fn who_keeps_offsets_is_told() {
+    let mut rig = Rig::new(3, &[(1, &[1, 2, 3])]);
+    let groups = targets(&[(2, &[2])]);
+    rig.changed(&MetadataCommand::CreateGroups { groups });
+    with_topic(&mut rig, 1, &[1]);
+    let kept = |rig: &Rig| {
+        let kept = rig.image().kept_offsets().into_iter();
+        kept.map(|(group, at)| (group, at.to_vec()))
+            .collect::<BTreeMap<_, _>>()
+    };
+    rig.changed(&lose(&rig, &[(1, &[3]), (2, &[2])]));
+    assert!(
+        kept(&rig).is_empty(),
+        "partitions keep it; 2 has no offsets"
+    );
+    delete(&mut rig, 1);
+    assert_eq!(kept(&rig), targets(&[(1, &[3])]));
+    rig.changed(&admit(3, 31, true));
+    assert!(kept(&rig).is_empty(), "its disk is gone too");
+}
+
 /// Proves that the group in the place of a lost one has an id that no group had before, its slots and its number of copies, and that nothing of the old one is left.
 #[test]
 fn a_lost_group_is_replaced_under_a_new_id() {

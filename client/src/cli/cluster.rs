@@ -1,14 +1,15 @@
 //! `tidelog cluster status | add | decommission` and `tidelog leaders balance | transfer`: brokers, their replicas, their leadership.
 //!
 //! Owns: the verbs, waiting for what goes on in the background, and its progress on stderr.
-//! Not here: what follows in the cluster (docs/protocols/membership.md).
+//! Not here: what a status looks like (`status.rs`), what follows in the cluster (docs/protocols/membership.md).
+
+mod status;
 
 use super::patience::{Patience, aloud, look_at_members, no_leader};
-use super::{Failure, Global, Output, World, output};
-use crate::admin_http::{
-    AdminClient, AdminError, MemberBroker, MemberGroup, Members, WaitingBroker,
-};
+use super::{Failure, Global, World, output};
+use crate::admin_http::{AdminClient, AdminError, MemberGroup, Members};
 use clap::{Args, Subcommand};
+use status::{lost_alone, print, shown};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -367,7 +368,11 @@ fn left(members: &Members, broker: i32) -> Result<Option<String>, Failure> {
             "broker {broker} is no longer drained: somebody has decided to keep it"
         )));
     }
-    let holds = |group: &&MemberGroup| group.group != 0 && group.replicas.contains(&broker);
+    let holds = |group: &&MemberGroup| {
+        let kept = group.offsets_at.iter().flatten();
+        let mut at = group.replicas.iter().chain(kept);
+        group.group != 0 && at.any(|id| *id == broker)
+    };
     let held: Vec<_> = members.groups.iter().filter(holds).collect();
     let lost = held.iter().flat_map(|group| group.lost.iter().flatten());
     let lost: Vec<&str> = lost.map(String::as_str).collect();
@@ -378,7 +383,12 @@ fn left(members: &Members, broker: i32) -> Result<Option<String>, Failure> {
             shown(&lost)
         )));
     }
-    let leaderless = held.iter().filter(|group| group.leader.is_none());
+    let (lost, moving): (Vec<&MemberGroup>, Vec<_>) =
+        held.into_iter().partition(|group| group.lost.is_some());
+    if moving.is_empty() && !lost.is_empty() {
+        return Ok(Some(lost_alone(&lost, at)));
+    }
+    let leaderless = moving.iter().filter(|group| group.leader.is_none());
     let leaderless: Vec<_> = leaderless.map(|group| group.group.to_string()).collect();
     let leaderless: Vec<&str> = leaderless.iter().map(String::as_str).collect();
     let waits = if leaderless.is_empty() {
@@ -391,19 +401,8 @@ fn left(members: &Members, broker: i32) -> Result<Option<String>, Failure> {
     };
     Ok(Some(format!(
         "broker {broker} still holds {} replicas{waits}",
-        held.len()
+        moving.len()
     )))
-}
-
-/// Names for people: all, or the first of many.
-fn shown(names: &[&str]) -> String {
-    const SHOWN: usize = 20;
-    let first = names.iter().take(SHOWN).copied().collect::<Vec<_>>();
-    match names.len().saturating_sub(SHOWN) {
-        0 => first.join(", "),
-        1 => format!("{} and 1 other", first.join(", ")),
-        more => format!("{} and {more} others", first.join(", ")),
-    }
 }
 
 /// What is missing until leadership is known, and spread evenly. A lost group has no leader to wait for.
@@ -427,163 +426,11 @@ fn uneven(members: &Members) -> Option<String> {
     (most - least > 2).then(|| format!("brokers lead between {least} and {most} groups"))
 }
 
-fn list(ids: &[i32]) -> String {
-    let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
-    ids.join(",")
-}
-
-/// `known`: who lives is known now, not from some time ago.
-fn state(at: &MemberBroker, known: bool) -> &'static str {
-    match (at.live && at.registered, at.registered, at.draining, known) {
-        (true, _, false, true) => "live",
-        (true, _, false, false) => "was live",
-        (true, _, true, true) => "draining",
-        (true, _, true, false) => "was draining",
-        (false, false, false, _) => "taken in, has not come",
-        (false, false, true, _) => "has not come, draining",
-        (false, true, false, true) => "silent",
-        (false, true, false, false) => "was silent",
-        (false, true, true, true) => "silent, draining",
-        (false, true, true, false) => "was silent, draining",
-    }
-}
-
-/// What is said of a status whose broker cannot know who lives.
-fn aged(members: &Members) -> Option<String> {
-    let age = members.liveness_age_ms? / 1000;
-    Some(format!(
-        "liveness as of {age} s ago; metadata has no leader that the asked broker hears. Is a majority of the brokers up? Ask another one too\n"
-    ))
-}
-
-fn print(members: &Members, output: Output) -> Result<(), Failure> {
-    if output == Output::Json {
-        return output::json(members);
-    }
-    let brokers = members.brokers.iter().map(|at| {
-        let state = state(at, members.liveness_age_ms.is_none());
-        vec![
-            at.id.to_string(),
-            at.zone.clone(),
-            at.peer.clone(),
-            state.to_owned(),
-            at.replicas.to_string(),
-            at.leads.to_string(),
-        ]
-    });
-    let waiting = members.waiting.iter().map(|at| {
-        let state = match (at.damaged, at.replaces) {
-            (true, _) => "damaged, waits to be refilled",
-            (false, true) => "waits, replaces the member",
-            (false, false) => "waits",
-        };
-        vec![
-            at.id.to_string(),
-            at.zone.clone(),
-            at.peer.clone(),
-            state.to_owned(),
-            "-".to_owned(),
-            "-".to_owned(),
-        ]
-    });
-    let head = ["BROKER", "ZONE", "PEER", "STATE", "REPLICAS", "LEADS"];
-    output::table(&head, &brokers.chain(waiting).collect::<Vec<_>>())?;
-    output::data("\n")?;
-    let groups = members.groups.iter().map(|at| {
-        let target = at.target.as_ref();
-        vec![
-            at.group.to_string(),
-            list(&at.replicas),
-            target.map_or_else(|| "-".to_owned(), |target| list(target)),
-            at.leader
-                .map_or_else(|| "-".to_owned(), |id| id.to_string()),
-            at.term
-                .map_or_else(|| "-".to_owned(), |term| term.to_string()),
-        ]
-    });
-    let head = ["GROUP", "REPLICAS", "MOVING-TO", "LEADER", "TERM"];
-    output::table(&head, &groups.collect::<Vec<_>>())?;
-    let notes = aged(members).into_iter();
-    let notes = notes.chain(members.waiting.iter().filter_map(refused));
-    let notes: String = notes
-        .chain(members.groups.iter().filter_map(lost))
-        .collect();
-    if notes.is_empty() {
-        Ok(())
-    } else {
-        output::data(&format!("\n{notes}"))
-    }
-}
-
-/// A line about a damaged broker that nobody refills.
-fn refused(at: &WaitingBroker) -> Option<String> {
-    let why = at.refused.as_ref()?;
-    Some(format!(
-        "broker {} is damaged and not refilled, since {why}\n",
-        at.id
-    ))
-}
-
-/// A line about a group whose replicas are gone.
-fn lost(at: &MemberGroup) -> Option<String> {
-    let partitions = at.lost.as_ref()?.iter();
-    let mut names = shown(&partitions.map(String::as_str).collect::<Vec<_>>());
-    if names.is_empty() {
-        names.push_str("no partition");
-    }
-    Some(format!(
-        "group {} has lost its replicas, or most of them, with their disks, nobody can append to or read: {names}\n",
-        at.group
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::status::tests::members;
     use super::*;
-
-    fn members() -> Members {
-        let broker = |id| MemberBroker {
-            id,
-            zone: "a".to_owned(),
-            peer: format!("b{id}:1"),
-            raft_node: 7,
-            live: true,
-            registered: true,
-            draining: false,
-            replicas: 1,
-            leads: 1,
-        };
-        Members {
-            cluster_id: "c".to_owned(),
-            metadata_leader: Some(1),
-            liveness_age_ms: None,
-            brokers: vec![broker(1), broker(2)],
-            waiting: Vec::new(),
-            groups: vec![MemberGroup {
-                group: 1,
-                replicas: vec![1],
-                target: Some(vec![2]),
-                leader: Some(1),
-                term: Some(3),
-                preferred: None,
-                lost: None,
-            }],
-        }
-    }
-
-    /// Proves that a group without replicas is told with its partitions, and no other one.
-    #[test]
-    fn lost_groups_are_named() {
-        let mut at = members().groups.remove(0);
-        assert_eq!(lost(&at), None);
-        at.lost = Some(vec!["t-0".to_owned(), "t-1".to_owned()]);
-        assert!(lost(&at).unwrap().ends_with("or read: t-0, t-1\n"));
-        at.lost = Some((0..30).map(|index| format!("t-{index}")).collect());
-        assert!(lost(&at).unwrap().ends_with("t-19 and 10 others\n"));
-        at.lost = Some(Vec::new());
-        assert!(lost(&at).unwrap().ends_with("no partition\n"));
-    }
 
     /// Proves that leadership is not taken for spread while nobody is known to lead something, and that a lost group is not waited for.
     #[test]
@@ -618,44 +465,45 @@ mod tests {
             "{text}"
         );
         now.groups[0].lost = Some(Vec::new());
-        assert!(says(&now).is_ok(), "it is replaced by itself");
+        let text = says(&now).unwrap().unwrap();
+        assert!(
+            text.contains("but the lost group 1: an empty group takes"),
+            "{text}"
+        );
+        // The holders that are wanted are others; this one has something left.
+        now.groups[0].replicas = vec![2];
+        now.groups[0].offsets_at = Some(vec![1, 3]);
+        let text = says(&now).unwrap().unwrap();
+        assert!(
+            text.contains("Stop it, and do not start") && text.contains("at broker 3 too"),
+            "{text}"
+        );
+        assert!(!text.contains("are the brokers up"), "{text}");
+        now.brokers[0].live = false;
+        let text = says(&now).unwrap().unwrap();
+        assert!(
+            text.contains("an empty group takes"),
+            "it was stopped: {text}"
+        );
+        now.brokers[0].live = true;
+        let led = MemberGroup {
+            group: 2,
+            replicas: vec![1],
+            lost: None,
+            leader: Some(1),
+            offsets_at: None,
+            ..now.groups[0].clone()
+        };
+        now.groups.push(led);
+        let text = says(&now).unwrap().unwrap();
+        assert_eq!(text, "broker 1 still holds 1 replicas", "not yet");
+        now.groups[0].replicas = vec![1];
+        now.groups[0].offsets_at = None;
         now.groups[0].lost = Some(vec!["t-0".to_owned()]);
         let Err(Failure::Failed(text)) = says(&now) else {
             panic!("it waits");
         };
         assert!(text.contains("most copies of t-0 are gone"), "{text}");
-    }
-
-    /// Proves that a member which has never come is told from one that fell silent.
-    #[test]
-    fn states_of_members() {
-        let mut at = members().brokers.remove(0);
-        assert_eq!(state(&at, true), "live");
-        assert_eq!(state(&at, false), "was live");
-        at.live = false;
-        assert_eq!(state(&at, true), "silent");
-        assert_eq!(state(&at, false), "was silent");
-        at.registered = false;
-        assert_eq!(state(&at, true), "taken in, has not come");
-        at.live = true;
-        assert_eq!(
-            state(&at, true),
-            "taken in, has not come",
-            "nobody was heard"
-        );
-    }
-
-    /// Proves that a status whose broker cannot know who lives says how old it is, and no other does.
-    #[test]
-    fn an_old_status_says_so() {
-        let mut now = members();
-        assert_eq!(aged(&now), None);
-        now.liveness_age_ms = Some(42_900);
-        assert!(
-            aged(&now)
-                .unwrap()
-                .starts_with("liveness as of 42 s ago; metadata has no leader")
-        );
     }
 
     /// Proves what each command waits for.

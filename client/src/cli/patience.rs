@@ -4,7 +4,7 @@
 //! Not here: trying again (the library), the verbs.
 
 use super::{Global, World, output};
-use crate::admin_http::{AdminClient, Members};
+use crate::admin_http::{AdminClient, MemberGroup, Members};
 use crate::cluster::{Cluster, Metadata};
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,14 +176,15 @@ pub(super) async fn look_at_members(global: &Global, world: &World) -> Option<St
     }
 }
 
-/// Groups that nobody is known to lead.
+/// Groups that nobody is known to lead. A lost one has no leader to wait for.
 pub(super) fn no_leader(members: &Members) -> Option<String> {
     if members.metadata_leader.is_none() {
         return Some(format!(
             "no leader of the cluster's metadata is known ({ADVICE})"
         ));
     }
-    let groups = members.groups.iter().filter(|at| at.leader.is_none());
+    let waits = |at: &&MemberGroup| at.leader.is_none() && at.lost.is_none();
+    let groups = members.groups.iter().filter(waits);
     let groups: Vec<String> = groups.map(|at| at.group.to_string()).collect();
     (!groups.is_empty()).then(|| {
         let what = if groups.len() == 1 { "group" } else { "groups" };
