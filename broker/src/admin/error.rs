@@ -76,7 +76,7 @@ impl Failure {
             "several_wait",
             format!(
                 "several brokers with node.id {broker} ask to be taken in, at {}: give them ids of their own. One that was stopped is forgotten \
-                 after 15 s",
+                 after 4 s",
                 at.join(", ")
             ),
         )

@@ -90,6 +90,8 @@ pub struct Node {
     addresses: Addresses,
     fatal: watch::Receiver<Option<Ended>>,
     parts: stop::Parts,
+    /// Its directory was marked as damaged, and it was not refilled.
+    spared: Option<refill::Spared>,
     _lock: Box<dyn DirLock>,
 }
 
@@ -106,11 +108,12 @@ impl Node {
         loop {
             let before = marked()?;
             let error = match Self::start_once(&config, &world).await {
-                Ok((addresses, fatal, parts)) => {
+                Ok((addresses, fatal, parts, spared)) => {
                     return Ok(Self {
                         addresses,
                         fatal,
                         parts,
+                        spared,
                         _lock: lock,
                     });
                 }
@@ -150,7 +153,7 @@ impl Node {
         };
         match starting.start().await {
             Ok((addresses, fatal, groups, listeners)) => {
-                if spared {
+                if spared.is_some() {
                     let (disk, dir) = (Arc::clone(&world.disk), config.node.data_dir.clone());
                     let is_well = is_well(health, groups.router.clone(), identity);
                     refill::forget_when_well(&tasks, disk, dir, is_well);
@@ -162,14 +165,17 @@ impl Node {
                     listeners,
                     peers,
                 };
-                Ok((addresses, fatal, parts))
+                Ok((addresses, fatal, parts, spared))
             }
             Err(error) => {
                 tasks.stop().await;
                 if let Some(peers) = peers {
                     peers.stop().await;
                 }
-                Err(error)
+                Err(match spared {
+                    Some(spared) => spared.not_started(error),
+                    None => error,
+                })
             }
         }
     }
@@ -185,7 +191,10 @@ impl Node {
         let mut fatal = self.fatal.clone();
         let ended = fatal.wait_for(Option::is_some).await;
         match ended.ok().and_then(|why| why.clone()) {
-            Some(ended) => ended,
+            Some(ended) => match &self.spared {
+                Some(spared) => spared.ended(ended),
+                None => ended,
+            },
             None => std::future::pending().await,
         }
     }
@@ -202,7 +211,12 @@ impl Node {
     }
 }
 
-type Running = (Addresses, watch::Receiver<Option<Ended>>, stop::Parts);
+type Running = (
+    Addresses,
+    watch::Receiver<Option<Ended>>,
+    stop::Parts,
+    Option<refill::Spared>,
+);
 
 type Started = (
     Addresses,
@@ -302,7 +316,7 @@ struct Joined {
     identity: Identity,
     peers: Option<Arc<peers::Peers>>,
     /// Its directory is marked as damaged, and it is not refilled.
-    spared: bool,
+    spared: Option<refill::Spared>,
 }
 
 /// Who this broker is, and its cluster: made here for a cluster of one, found together with the other seeds else.
@@ -321,14 +335,21 @@ async fn join(config: &Config, world: &World, health: &Health) -> Result<Joined,
             mark.what
         );
     }
-    let spared = spared.is_some();
-    let mark = mark.filter(|_| refills);
+    let spared = spared.map(|_| refill::Spared {
+        disk: Arc::clone(&world.disk),
+        dir: dir.clone(),
+        node,
+    });
+    let marked = refill::Marked {
+        anew: mark.as_ref().filter(|_| refills),
+        spared: spared.is_some(),
+    };
     let peers = if seeds.is_empty() {
         peers::check_alone(&directory)?;
         None
     } else {
         Some(Arc::new(
-            peers::Peers::start(config, world, health, &mut directory, mark.as_ref()).await?,
+            peers::Peers::start(config, world, health, &mut directory, marked).await?,
         ))
     };
     let cluster = directory

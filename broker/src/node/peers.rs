@@ -10,7 +10,7 @@ use super::error::StartError;
 use super::formation::{Asker, Formation, Founding};
 use super::identity::Directory;
 use super::listeners::{resolve, split};
-use super::refill::Mark;
+use super::refill::{Mark, Marked};
 use crate::admin::Health;
 use crate::config::Config;
 use crate::peer::{
@@ -63,16 +63,17 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Opens the listener and waits until this broker is in a cluster; with a `mark`, until it is taken in anew.
+    /// Opens the listener and waits until this broker is in a cluster; where it is `marked` for that, until it is taken in anew.
     pub(super) async fn start(
         config: &Config,
         world: &World,
         health: &Health,
         directory: &mut Directory,
-        mark: Option<&Mark>,
+        marked: Marked<'_>,
     ) -> Result<Self, StartError> {
         let seeds = config.seeds();
         check_named(&seeds, directory)?;
+        let mark = marked.anew;
         let speaker = speaker(directory, mark);
         let identity = Arc::new(identity(config, world, &speaker));
         let tasks = Tasks::new();
@@ -112,6 +113,7 @@ impl Peers {
             formation: &formation,
             health,
             mark,
+            spared: marked.spared,
         };
         let formed = asker.form(directory).await;
         if formed.is_err() {

@@ -20,8 +20,9 @@ use tokio::time::Instant;
 const QUESTION_BYTES_MAX: usize = 4 << 10;
 /// Brokers remembered at most; others are not, until these are forgotten.
 const CANDIDATES_MAX: usize = 64;
-/// Who has not asked for so long is gone. It asks several times a second, or every two seconds while others do not answer.
-const REMEMBERED: Duration = Duration::from_secs(15);
+/// Who has not asked for so long is gone: it asks several times a second, or every two seconds (`ANSWER_WITHIN`) while others do not answer. Not much longer: who is taken in
+/// although it asks no more has taken a member's place for nothing.
+const REMEMBERED: Duration = Duration::from_secs(4);
 /// Longest zone and address that are taken, so that all candidates fit an answer.
 const TEXT_BYTES_MAX: usize = 255;
 /// Longest reason against one that is told.
@@ -336,6 +337,20 @@ mod tests {
         known.note(&caller(3, 44), &claims, true);
         let proven = Some(RaftNodeId::new(43));
         assert_eq!(damaged(&known), (CANDIDATES_MAX, proven));
+    }
+
+    /// Proves that who has stopped to ask can be taken in for some seconds at most, and that one who asks as slowly as may be is there all the time.
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_ask_any_more_is_forgotten() {
+        let known = Candidates::default();
+        let slow = super::super::ANSWER_WITHIN + super::super::ROUND_PAUSE * 2;
+        for _ in 0..5 {
+            note(&known, &caller(3, 44), &asks("a", "h:1", Some(43)));
+            tokio::time::sleep(slow).await;
+            assert_eq!(known.lately().len(), 1);
+        }
+        tokio::time::sleep(Duration::from_secs(5) - slow).await;
+        assert!(known.lately().is_empty());
     }
 
     /// Proves that a question with the largest texts that a configuration has is read.

@@ -16,7 +16,7 @@ use super::book::Book;
 use super::error::StartError;
 use super::identity::{self, Directory};
 use super::peers::SERVICE_FORMATION;
-use super::refill::Mark;
+use super::refill::{Mark, taken_in_anew};
 use crate::admin::Health;
 use crate::config::Config;
 use crate::metadata::Refusal;
@@ -332,6 +332,8 @@ pub(super) struct Asker<'a> {
     pub(super) health: &'a Health,
     /// This broker is damaged, and wants to begin anew.
     pub(super) mark: Option<&'a Mark>,
+    /// This broker is damaged, and goes on as it is.
+    pub(super) spared: bool,
 }
 
 impl Asker<'_> {
@@ -373,7 +375,11 @@ impl Asker<'_> {
                 Decision::Join(record) => Some(record),
                 Decision::NotMember(by) => {
                     let name = &self.config.cluster.name;
-                    self.say(&mut said, not_member(name, &answers, directory.node, by));
+                    let text = match self.spared && is_taken(&answers, by) {
+                        true => taken_in_anew(directory.node),
+                        false => not_member(name, &answers, directory.node, by),
+                    };
+                    self.say(&mut said, text);
                     None
                 }
                 Decision::Disagree(text) => {
@@ -472,6 +478,12 @@ async fn ask(
             None
         }
     }
+}
+
+/// Whether a member has the id of who asked broker `by`.
+fn is_taken(answers: &BTreeMap<i32, Told>, by: i32) -> bool {
+    let outside = answers.get(&by).and_then(|told| told.outside.as_ref());
+    outside.is_some_and(|outside| outside.taken.is_some())
 }
 
 /// What a broker says that waits to be taken in. Its id may be another one's: then two brokers may have been given one id by mistake.

@@ -11,7 +11,7 @@ mod spare;
 
 pub(super) use admit::admit_damaged;
 pub(super) use mark::{Mark, resume};
-pub(super) use spare::forget_when_well;
+pub(super) use spare::{Spared, forget_when_well, taken_in_anew};
 
 use super::error::Ended;
 use super::identity;
@@ -25,6 +25,15 @@ use tidelog_env::disk::Disk;
 use tidelog_env::{CrashPoint, Random, crash_point};
 use tidelog_model::{NodeId, RaftNodeId};
 use tokio::sync::watch;
+
+/// What the mark in a data directory means for a start.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Marked<'a> {
+    /// It asks to be taken in anew.
+    pub(super) anew: Option<&'a Mark>,
+    /// There is one, and it is not acted on.
+    pub(super) spared: bool,
+}
 
 /// Takes note of damage that the logs of this broker find, durably, and ends the broker: its next start begins anew. One for all groups.
 pub(super) struct Damage {

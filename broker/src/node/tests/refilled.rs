@@ -348,6 +348,22 @@ async fn two_damaged_brokers_keep_what_they_have() {
     is_whole(three, before, acknowledged).await;
 }
 
+/// Broker 3 is a member as `next` from now on.
+async fn taken_in(three: &Three, next: RaftNodeId) {
+    let admission = Admission {
+        node: NodeId::new(3),
+        raft_node: next,
+        zone: "zone-3".to_owned(),
+        peer: None,
+        by_operator: true,
+        expects: None,
+    };
+    let router = &three.nodes[&1].parts.groups.router;
+    let admit = MetadataCommand::AdmitBroker(admission);
+    let outcome = router.propose_metadata(&admit).await.unwrap();
+    assert_eq!(outcome, MetadataOutcome::MembersChanged);
+}
+
 /// Proves that a broker that crashed after it was taken in anew, be it before its directory says so or after, goes on as the new Raft node and is refilled.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_after_it_was_taken_in() {
@@ -360,18 +376,7 @@ async fn a_crash_after_it_was_taken_in() {
             r#"{{"version":1,"raft_node_id":{before},"next_raft_node_id":{next},"what":"a bit"}}"#
         );
         std::fs::write(home.join("damaged.json"), mark).unwrap();
-        let admission = Admission {
-            node: NodeId::new(3),
-            raft_node: next,
-            zone: "zone-3".to_owned(),
-            peer: None,
-            by_operator: true,
-            expects: None,
-        };
-        let router = &three.nodes[&1].parts.groups.router;
-        let admit = MetadataCommand::AdmitBroker(admission);
-        let outcome = router.propose_metadata(&admit).await.unwrap();
-        assert_eq!(outcome, MetadataOutcome::MembersChanged);
+        taken_in(&three, next).await;
         if switched {
             let path = home.join("cluster.json");
             let text = std::fs::read_to_string(&path).unwrap();
@@ -384,4 +389,39 @@ async fn a_crash_after_it_was_taken_in() {
         assert_eq!(raft_node(&three, 3), next);
         is_whole(three, before, acknowledged).await;
     }
+}
+
+/// Proves that a broker which was taken in anew, and is started as it was, is told to go on as the new one, not to be taken in again; and that it does when it is
+/// started so.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_was_taken_in_anew_is_not_taken_in_again() {
+    let (mut three, acknowledged) = loaded().await;
+    let (before, next) = (raft_node(&three, 3), RaftNodeId::new(4_711));
+    three.nodes.remove(&3).unwrap().stop().await;
+    let mark = format!(
+        r#"{{"version":1,"raft_node_id":{before},"next_raft_node_id":{next},"what":"a bit"}}"#
+    );
+    std::fs::write(home(&three, 3).join("damaged.json"), mark).unwrap();
+    taken_in(&three, next).await;
+    let own = vec!["cluster.refill-damaged=false".to_owned()];
+    three.own.insert(3, own);
+    // A start that waits ends with its process.
+    let process = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let _waiting = process.spawn(Node::start(three.config(3), World::system()));
+    waits(&three, 3, "Start it without `cluster.refill-damaged=false`").await;
+    process.shutdown_background();
+    for port in three.ports[&3] {
+        until("nobody listens", || async move {
+            let connected = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
+            connected.is_err()
+        })
+        .await;
+    }
+    three.own.clear();
+    three.start(&[3]).await;
+    assert_eq!(raft_node(&three, 3), next);
+    is_whole(three, before, acknowledged).await;
 }
