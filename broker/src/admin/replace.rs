@@ -4,7 +4,7 @@
 //! Not here: whose start helps (`help.rs`), the rule (`metadata`), what leaders know of their copies (`placement`), the route (`members.rs`).
 //! Spec: docs/protocols/membership.md (what is given up with a replaced broker)
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +13,9 @@ use super::error::Failure;
 use super::help::{Helpers, ReplicasSaid};
 use super::members::{WaitingBroker, proposed};
 use crate::metadata::{
-    Admission, AdmissionExpects, MetadataCommand, MetadataImage, MetadataOutcome, Refusal,
+    Admission, AdmissionExpects, MetadataCommand, MetadataImage, MetadataOutcome, Refusal, brokers,
 };
+use crate::placement::ReplicasNow;
 use futures::future::BoxFuture;
 use tidelog_model::{LogIndex, NodeId, PlacementGroupId, RaftNodeId};
 use tokio::time::Instant;
@@ -69,8 +70,14 @@ async fn admit_once(
 ) -> Result<Option<Failure>, Failure> {
     let node = wanted.admission.node;
     // What this broker's image says may be old. What changes after this is seen when the command is applied.
-    let current = state.router.metadata_barrier().await;
-    current.map_err(|error| Failure::unavailable(error.to_string()))?;
+    if let Err(error) = state.router.metadata_barrier().await {
+        return Err(
+            match no_majority(&state.router.metadata().replicas(), others) {
+                Some(text) => Failure::refused(text),
+                None => Failure::unavailable(error.to_string()),
+            },
+        );
+    }
     let (member, lives, checked) = state.router.image(|image| {
         let member = image.members().get(&node).map(|member| member.raft_node);
         (member, image.is_live(node), image.last().index)
@@ -120,6 +127,31 @@ async fn admit_once(
             "an answer to something else: {other:?}"
         ))),
     }
+}
+
+/// Why nobody will lead metadata again, as far as those that wait say: most of its voters are brokers that have other data directories now, and know nothing of it.
+fn no_majority(metadata: &ReplicasNow, others: &[WaitingBroker]) -> Option<String> {
+    let voters = metadata.members.iter();
+    let voters: BTreeMap<NodeId, RaftNodeId> = voters
+        .filter(|(id, _)| metadata.voters.contains(*id))
+        .map(|(id, member)| (member.broker, *id))
+        .collect();
+    let gone = voters.iter().filter(|(node, raft_node)| {
+        let mut waiting = others.iter().filter(|one| !one.damaged);
+        waiting.any(|one| one.node == **node && one.raft_node != **raft_node)
+    });
+    let gone: Vec<NodeId> = gone.map(|(node, _)| *node).collect();
+    if gone.is_empty() || 2 * (voters.len() - gone.len()) > voters.len() {
+        return None;
+    }
+    let voters: Vec<NodeId> = voters.into_keys().collect();
+    Some(format!(
+        "nothing was changed, and nobody can be taken in: {} decide on the cluster's metadata, and of these {} wait with other data directories than they had, so that no \
+         majority is left that knows it. Start so many of them with the data directories that they had that a majority is up. Where those are gone for good, no command brings \
+         the cluster back: keep the data directories that are left, and see docs/operating/three-brokers.md, when most disks are lost",
+        brokers(&voters),
+        brokers(&gone)
+    ))
 }
 
 fn changed() -> Failure {
@@ -219,7 +251,7 @@ pub(super) mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
     use crate::metadata::Address;
-    use std::collections::BTreeMap;
+    use crate::placement::Member;
     use tidelog_model::{ClusterId, TimestampMs, TopicId};
     use uuid::Uuid;
 
@@ -339,6 +371,38 @@ pub(super) mod tests {
             text.contains("directory that broker 1 had can be found"),
             "{text}"
         );
+    }
+
+    /// Proves that it is said, with the brokers, when so many voters of metadata wait with other directories that no majority is left, and only then: not of one, not of
+    /// damaged ones, whose bytes may be put back, nor of one that waits as who it is.
+    #[test]
+    fn no_majority_is_said_at_once() {
+        let members = (1..=3).map(|id| {
+            let member = Member {
+                broker: NodeId::new(id),
+                address: String::new(),
+            };
+            (RaftNodeId::new(u64::try_from(id * 10).unwrap()), member)
+        });
+        let members: BTreeMap<_, _> = members.collect();
+        let metadata = ReplicasNow {
+            voters: members.keys().copied().collect(),
+            members,
+            settled: true,
+        };
+        let says = |others: &[WaitingBroker]| no_majority(&metadata, others);
+        assert_eq!(says(&[waits(2, false)]), None);
+        assert_eq!(says(&[waits(2, true), waits(3, true)]), None);
+        assert_eq!(says(&[waits(2, false), waits(4, false)]), None);
+        let mut itself = waits(3, false);
+        itself.raft_node = RaftNodeId::new(30);
+        assert_eq!(says(&[waits(2, false), itself]), None);
+        let text = says(&[waits(2, false), waits(3, false)]).unwrap();
+        assert!(
+            text.contains("brokers 1, 2, 3 decide") && text.contains("of these brokers 2, 3 wait"),
+            "{text}"
+        );
+        assert!(!text.contains("give-up-data"), "{text}");
     }
 
     /// Proves that nobody is asked to start who lives, and that long lists are told short.
