@@ -30,6 +30,8 @@ const LATE: u8 = 2;
 
 /// Pause before a leader is looked for again.
 const AGAIN_PAUSE: Duration = Duration::from_millis(200);
+/// A leader gives its groups to a broker with the right store within a second or two, where there is one that keeps up.
+const WRONG_FOR: Duration = Duration::from_secs(5);
 /// A leader answers so long before its caller gives up: then the caller learns why it is late.
 const ANSWER_EARLIER: Duration = Duration::from_millis(200);
 
@@ -140,7 +142,11 @@ impl FlushService {
         let Some((held, offload)) = held.filter(|(held, _)| held.group().is_leader()) else {
             return Answer::NotLeader;
         };
-        match timeout(within, offload.flush(trim_local)).await {
+        let flushed = tokio::select! {
+            flushed = timeout(within, offload.flush(trim_local)) => flushed,
+            why = stays_wrong(|| offload.wrong_store()) => return Answer::Late(why),
+        };
+        match flushed {
             Ok(FlushOutcome::Done) => {
                 let applied = held.group().applied().borrow().unwrap_or_default();
                 Answer::Done(applied.index)
@@ -148,6 +154,24 @@ impl FlushService {
             Ok(FlushOutcome::NotLeader) => Answer::NotLeader,
             Err(_) => Answer::Late(offload.progress().last_error().unwrap_or_default()),
         }
+    }
+}
+
+/// Returns when `wrong` has said for so long why this broker's store is not the cluster's that leadership would be with a broker whose store is right, if there were
+/// one: nothing will move, however long the flush waits.
+async fn stays_wrong(wrong: impl Fn() -> Option<String>) -> String {
+    let mut since = None;
+    loop {
+        match wrong() {
+            None => since = None,
+            Some(why) => {
+                let since = since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= WRONG_FOR {
+                    return why;
+                }
+            }
+        }
+        tokio::time::sleep(AGAIN_PAUSE).await;
     }
 }
 
@@ -213,7 +237,8 @@ pub(super) async fn flush_groups(
     trim_local: bool,
     within: Duration,
 ) -> Result<LeftOut, Failure> {
-    let deadline = Instant::now() + within;
+    let begun = Instant::now();
+    let deadline = begun + within;
     let groups: BTreeSet<PlacementGroupId> = state.router.image(|image| {
         let of_topic = topic.map(|topic| image.topic(topic));
         match of_topic {
@@ -246,7 +271,8 @@ pub(super) async fn flush_groups(
             .image(|image| LeftOut::new(image, &lost, topic)));
     }
     Err(Failure::timeout(format!(
-        "not everything is in the store after {within:?}: {}",
+        "not everything is in the store after {} s: {}",
+        begun.elapsed().as_secs(),
         late.join("; ")
     )))
 }
@@ -383,6 +409,21 @@ mod tests {
             "{refused}"
         );
         assert!(left(Some(id(3))).unwrap().is_empty());
+    }
+
+    /// Proves that a store which stays wrong is said after some seconds, and that one which is right again meanwhile is not.
+    #[tokio::test(start_paused = true)]
+    async fn a_wrong_store_is_not_waited_for() {
+        let begun = Instant::now();
+        let at = |from: u64, until: u64| {
+            let now = begun.elapsed().as_secs();
+            (now < from || now >= until).then(|| "another store".to_owned())
+        };
+        let why = stays_wrong(|| at(3, 6)).await;
+        assert_eq!(why, "another store");
+        assert_eq!(begun.elapsed().as_secs(), 11);
+        let right = timeout(WRONG_FOR * 10, stays_wrong(|| None)).await;
+        assert!(right.is_err());
     }
 
     /// Proves that requests and answers are the bytes of the page, come back as they went, and that cut or longer ones are refused.

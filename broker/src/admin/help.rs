@@ -62,7 +62,11 @@ impl Helpers {
                 let never_came = !live && !image.is_registered(node);
                 let data = *group != PlacementGroupId::METADATA;
                 if data && !said.led.contains(group) && (empty || never_came) {
-                    replaced.entry(node).or_default().push(*group);
+                    // Who was only to get it had nothing of it before either.
+                    let held = image.groups().get(group);
+                    if held.is_some_and(|held| held.contains(&node)) {
+                        replaced.entry(node).or_default().push(*group);
+                    }
                 } else if !live {
                     silent.insert(node);
                 }
@@ -131,7 +135,14 @@ pub(super) async fn check_drain(state: &AdminState, node: NodeId) -> Result<(), 
     loop {
         let current = state.router.metadata_barrier().await;
         current.map_err(|error| Failure::unavailable(error.to_string()))?;
-        let said = (state.ask_replicas)().await;
+        let mut said = (state.ask_replicas)().await;
+        // A leader that has not answered in time is one all the same.
+        let known: Vec<_> = state
+            .router
+            .image(|image| image.groups().keys().copied().collect());
+        let known = known.into_iter();
+        said.led
+            .extend(known.filter(|group| state.router.leader(*group).is_some()));
         let stuck = state.router.image(|image| match image.check_drain(node) {
             Ok(()) => image.unled_content(node, &said.led),
             Err(_) => Vec::new(),
@@ -169,9 +180,14 @@ fn not_drained(
         text += ". All brokers that hold them live: try again in a minute";
     }
     if !image.is_live(node) {
+        let start = if helpers.damaged.contains(&node) {
+            ""
+        } else {
+            "keep the data directory that it has, start it with an empty one, and "
+        };
         text += &format!(
-            ". If what broker {node} had cannot be had back: keep the data directory that it has, start it with an empty one, and run `tidelog cluster add {node}`, which \
-             says what would be given up; it can be decommissioned when these groups are led, or their topics are deleted"
+            ". If what broker {node} had cannot be had back: {start}run `tidelog cluster add {node}`, which says what would be given up; it can be decommissioned when these \
+             groups are led, or their topics are deleted"
         );
     }
     text
@@ -243,5 +259,9 @@ mod tests {
         assert!(at("nobody leads groups 1, 2 (a-0, a-1") < at("First start broker 1"));
         assert!(at("First start broker 1") < at("`tidelog cluster add 1`, which says"));
         assert!(!says(3).contains("had cannot be had back"), "it lives");
+        let damaged = [waits(1, true)];
+        let text = not_drained(&image, NodeId::new(1), &stuck, &said, &damaged);
+        assert!(text.contains("Damaged and waiting: broker 1."), "{text}");
+        assert!(!text.contains("start it with an empty one"), "{text}");
     }
 }

@@ -270,7 +270,7 @@ fn most_of_several_copies_are_lost() {
 #[test]
 fn who_keeps_offsets_is_told() {
     let mut rig = Rig::new(3, &[(1, &[1, 2, 3])]);
-    let groups = targets(&[(2, &[2])]);
+    let groups = targets(&[(2, &[1, 2, 3])]);
     rig.changed(&MetadataCommand::CreateGroups { groups });
     with_topic(&mut rig, 1, &[1]);
     let kept = |rig: &Rig| {

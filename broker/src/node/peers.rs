@@ -73,8 +73,7 @@ impl Peers {
     ) -> Result<Self, StartError> {
         let seeds = config.seeds();
         check_named(&seeds, directory)?;
-        let mark = marked.anew;
-        let speaker = speaker(directory, mark);
+        let speaker = speaker(directory, marked.anew);
         let identity = Arc::new(identity(config, world, &speaker));
         let tasks = Tasks::new();
         let at = seeds.iter();
@@ -112,8 +111,7 @@ impl Peers {
             transport: &transport,
             formation: &formation,
             health,
-            mark,
-            spared: marked.spared,
+            marked,
         };
         let formed = asker.form(directory).await;
         if formed.is_err() {

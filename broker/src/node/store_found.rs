@@ -11,6 +11,7 @@ use super::store::{tier_store, url};
 use crate::config::Config;
 use tidelog_model::ClusterId;
 use tidelog_tiering::marker::{self, Found};
+use tidelog_tiering::store::{StoreError, TierStore};
 
 /// Clusters of the store that are named at most.
 const SHOWN: usize = 10;
@@ -86,20 +87,54 @@ pub async fn store_markers(
         let at = marker::look(&tier).await.map_err(failed)?;
         found.own = Some((cluster, at));
     }
-    let clusters = tier.clusters().await.map_err(failed)?;
+    look_at_others(&tier, own, &mut found)
+        .await
+        .map_err(failed)?;
+    Ok(found)
+}
+
+/// Clusters but `own` that have marked this store.
+async fn look_at_others(
+    tier: &TierStore,
+    own: Option<ClusterId>,
+    found: &mut StoreMarkers,
+) -> Result<(), StoreError> {
+    let clusters = tier.clusters().await?;
     let others = clusters.into_iter().filter(|at| Some(*at) != own);
     for (number, cluster) in others.enumerate() {
         if number >= LOOKED || found.others.len() >= SHOWN {
             found.more += 1;
             continue;
         }
-        let at = marker::look(&tier.of_cluster(cluster)).await;
-        match at.map_err(failed)? {
+        match marker::look(&tier.of_cluster(cluster)).await? {
             Found::Absent => {}
             at => found.others.push((cluster, at)),
         }
     }
-    Ok(found)
+    Ok(())
+}
+
+/// What the first leader of a new cluster says of others that have used its store: who has lost all data directories sees that this is not the old cluster. `None`:
+/// nobody has. Nothing is decided by it.
+///
+/// # Errors
+/// The store does not answer.
+pub(super) async fn used_before(tier: &TierStore) -> Result<Option<String>, StoreError> {
+    let mut found = StoreMarkers::default();
+    look_at_others(tier, Some(tier.cluster()), &mut found).await?;
+    if found.others.is_empty() {
+        return Ok(None);
+    }
+    let names: Vec<_> = found.others.iter().map(|(id, _)| id.to_string()).collect();
+    let more = match found.more {
+        0 => String::new(),
+        more => format!(" and perhaps {more} more"),
+    };
+    Ok(Some(format!(
+        "the store has data of other clusters: {}{more}. This one is new, and empty, beside them; they do each other no harm. If it was to be one of those: its brokers were \
+         started with empty data directories, and need the ones that they had; nothing brings its topics back from the store yet",
+        names.join(", ")
+    )))
 }
 
 #[cfg(test)]
@@ -112,7 +147,6 @@ mod tests {
     use tidelog_env::SystemRandom;
     use tidelog_model::{NodeId, StoreId};
     use tidelog_tiering::key;
-    use tidelog_tiering::store::TierStore;
     use uuid::Uuid;
 
     fn cluster(number: u128) -> ClusterId {
@@ -137,6 +171,13 @@ mod tests {
         let look = |broker| store_markers(&config, &world, broker);
         assert_eq!(look(true).await.unwrap(), StoreMarkers::default());
         let id = StoreId::new(Uuid::from_u128(5));
+        let new = tier(cluster(99));
+        assert_eq!(used_before(&new).await.unwrap(), None);
+        marker::mark(&new, id).await.unwrap();
+        assert_eq!(used_before(&new).await.unwrap(), None, "itself");
+        let text = used_before(&tier(cluster(98))).await.unwrap().unwrap();
+        assert!(text.contains(&cluster(99).to_string()), "{text}");
+        new.delete(&key::marker()).await.unwrap();
         for number in 1..=12 {
             marker::mark(&tier(cluster(number)), id).await.unwrap();
         }

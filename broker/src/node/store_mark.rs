@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::fitness::Exchange;
+use super::store_found::used_before;
 use crate::admin::Health;
 use crate::metadata::{MetadataCommand, MetadataOutcome};
 use crate::offload::StoreGuard;
@@ -191,6 +192,11 @@ impl Marking {
         match self.commit(store).await {
             Ok(MetadataOutcome::StoreMarked(marked)) => {
                 tracing::info!("object store {} is the cluster's: store {marked}", self.url);
+                if marked == drawn
+                    && let Ok(Some(text)) = used_before(self.guard.store()).await
+                {
+                    tracing::warn!("{text}");
+                }
                 Ok(None)
             }
             Ok(other) => {

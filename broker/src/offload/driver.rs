@@ -99,6 +99,7 @@ struct Flush {
 pub struct Offload {
     flushes: mpsc::Sender<Flush>,
     progress: Arc<OffloadProgress>,
+    store: StoreGuard,
 }
 
 impl Offload {
@@ -115,7 +116,7 @@ impl Offload {
         let (flushes, requests) = mpsc::channel(FLUSHES_MAX);
         let progress = Arc::new(OffloadProgress::default());
         let requests = Arc::new(tokio::sync::Mutex::new(requests));
-        let shared = Arc::clone(&progress);
+        let (shared, guard) = (Arc::clone(&progress), store.clone());
         tasks.supervise("offload", RETRY_PAUSE_MIN, move || {
             let (group, store, clock, random) = (
                 group.clone(),
@@ -141,7 +142,11 @@ impl Offload {
                 driver.run(&mut requests).await;
             }
         });
-        Self { flushes, progress }
+        Self {
+            flushes,
+            progress,
+            store: guard,
+        }
     }
 
     /// Moves everything committed so far into the store; with `trim_local` also drops it locally. Waits as long as it
@@ -158,6 +163,12 @@ impl Offload {
             return FlushOutcome::NotLeader;
         }
         outcome.await.unwrap_or(FlushOutcome::NotLeader)
+    }
+
+    /// Why nothing moves: this broker's store is known not to be the cluster's.
+    #[must_use]
+    pub fn wrong_store(&self) -> Option<String> {
+        self.store.known_wrong().map(|error| error.to_string())
     }
 
     /// Counters.

@@ -69,6 +69,14 @@ impl StoreGuard {
         self.0.wrong.load(Ordering::Relaxed)
     }
 
+    /// What is known against this broker's store, without asking it.
+    #[must_use]
+    pub fn known_wrong(&self) -> Option<OffloadError> {
+        self.is_wrong().then(|| OffloadError::WrongStore {
+            found: self.0.found.lock().clone(),
+        })
+    }
+
     /// Says what is known of this broker's store: `found` in place of the cluster's, or nothing against it.
     pub fn set_wrong(&self, found: Option<String>) {
         let wrong = found.is_some();
@@ -82,9 +90,8 @@ impl StoreGuard {
     /// [`OffloadError::Unmarked`], [`OffloadError::WrongStore`]; [`OffloadError::Store`] if nothing is known of the store.
     pub async fn check(&self) -> Result<(), OffloadError> {
         let expected = self.expected().ok_or(OffloadError::Unmarked)?;
-        if self.is_wrong() {
-            let found = self.0.found.lock().clone();
-            return Err(OffloadError::WrongStore { found });
+        if let Some(error) = self.known_wrong() {
+            return Err(error);
         }
         let found = marker::look(self.store()).await?;
         if found.is(expected) {

@@ -17,6 +17,8 @@ use tokio::time::Instant;
 const STATUS_WITHIN: Duration = Duration::from_secs(30);
 /// What was so before a change is told if it is known by then.
 const BEFORE_WITHIN: Duration = Duration::from_secs(2);
+/// What an answer takes at least: a broker asks the others for a second.
+const ASK_WITHIN_MIN: Duration = Duration::from_secs(2);
 /// How often the background is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 /// A broker that cannot be reached for so long is not waited for. More than a restart takes.
@@ -279,7 +281,13 @@ impl<'a> Asking<'a> {
                 Err(error) => error,
             };
             let again = matches!(&error, AdminError::Refused { code, .. } if code == "unavailable");
-            if patience.is_over() {
+            // A last question without time for an answer would hide what is known.
+            let left = patience.until().saturating_duration_since(Instant::now());
+            let last = again && left < ASK_WITHIN_MIN;
+            if last {
+                tokio::time::sleep(left).await;
+            }
+            if last || patience.is_over() {
                 return Err(Failure::Failed(patience.given_up(&error.to_string())));
             }
             if !again {
@@ -318,7 +326,11 @@ impl<'a> Asking<'a> {
                 }
                 // The asked broker may be the one that leaves, or stop for a moment.
                 Err(AdminError::Refused { message, .. }) => message,
-                Err(error) => error.to_string(),
+                // Nor does one that had no time left say anything.
+                Err(error) => {
+                    let known = said.clone().filter(|_| self.patience.is_over());
+                    known.unwrap_or_else(|| error.to_string())
+                }
             };
             if said.as_ref() != Some(&left) {
                 output::say(&left);
@@ -432,6 +444,46 @@ mod tests {
     use super::status::tests::members;
     use super::*;
 
+    /// Proves that a command which is refused for want of a leader until its deadline ends with that reason: it asks no last question whose answer it would not wait for.
+    #[tokio::test]
+    async fn the_reason_is_told_at_the_deadline() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let global = Global {
+            bootstrap: String::new(),
+            admin_url: format!("http://{}", listener.local_addr().unwrap()),
+            output: super::super::Output::Table,
+        };
+        // Two answers, then it only listens.
+        let serves = tokio::spawn(async move {
+            for _ in 0..2 {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = vec![0; 4096];
+                let _some = stream.read(&mut request).await.unwrap();
+                let body = r#"{"error":{"code":"unavailable","message":"nobody leads"}}"#;
+                let head = format!(
+                    "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                    body.len()
+                );
+                let answer = format!("{head}{body}");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+            listener
+        });
+        let world = World::system();
+        let timeout = ASK_WITHIN_MIN + LOOK / 2;
+        let mut asking = Asking::new(timeout, &global, &world).unwrap();
+        let asked = asking.ask(|admin| admin.decommission(1, false)).await;
+        let Err(Failure::Failed(text)) = asked else {
+            panic!("it is done");
+        };
+        assert!(
+            text.contains("nobody leads") && !text.contains("nothing within"),
+            "{text}"
+        );
+        drop(serves);
+    }
+
     /// Proves that leadership is not taken for spread while nobody is known to lead something, and that a lost group is not waited for.
     #[test]
     fn who_leads_nothing_is_not_balanced() {
@@ -475,11 +527,17 @@ mod tests {
         now.groups[0].offsets_at = Some(vec![1, 3]);
         let text = says(&now).unwrap().unwrap();
         assert!(
-            text.contains("Stop it, and do not start") && text.contains("at broker 3 too"),
+            text.contains("Stop it, and do not start") && text.contains("is on broker 3 too"),
             "{text}"
         );
         assert!(!text.contains("are the brokers up"), "{text}");
         now.brokers[0].live = false;
+        let text = says(&now).unwrap().unwrap();
+        assert!(
+            text.contains("is on broker 3 too") && !text.contains("Stop it"),
+            "{text}"
+        );
+        now.groups[0].offsets_at = Some(vec![1]);
         let text = says(&now).unwrap().unwrap();
         assert!(
             text.contains("an empty group takes"),

@@ -16,7 +16,7 @@ use super::book::Book;
 use super::error::StartError;
 use super::identity::{self, Directory};
 use super::peers::SERVICE_FORMATION;
-use super::refill::{Mark, taken_in_anew};
+use super::refill::{Marked, taken_in_anew};
 use crate::admin::Health;
 use crate::config::Config;
 use crate::metadata::Refusal;
@@ -330,10 +330,8 @@ pub(super) struct Asker<'a> {
     pub(super) transport: &'a PeerTransport,
     pub(super) formation: &'a Formation,
     pub(super) health: &'a Health,
-    /// This broker is damaged, and wants to begin anew.
-    pub(super) mark: Option<&'a Mark>,
-    /// This broker is damaged, and goes on as it is.
-    pub(super) spared: bool,
+    /// Whether this broker is damaged, and wants to begin anew, or goes on as it is.
+    pub(super) marked: Marked<'a>,
 }
 
 impl Asker<'_> {
@@ -352,7 +350,7 @@ impl Asker<'_> {
     /// Waits until this broker is in a cluster; its record is durable then. Waits for as long as seeds are missing, and a broker that no
     /// cluster knows until an operator takes it in.
     pub(super) async fn form(&self, directory: &mut Directory) -> Result<Founding, StartError> {
-        if let Some(mark) = self.mark {
+        if let Some(mark) = self.marked.anew {
             return self.form_anew(directory, mark).await;
         }
         let seeds = self.config.seeds();
@@ -375,7 +373,7 @@ impl Asker<'_> {
                 Decision::Join(record) => Some(record),
                 Decision::NotMember(by) => {
                     let name = &self.config.cluster.name;
-                    let text = match self.spared && is_taken(&answers, by) {
+                    let text = match self.marked.spared && is_taken(&answers, by) {
                         true => taken_in_anew(directory.node),
                         false => not_member(name, &answers, directory.node, by),
                     };
@@ -446,7 +444,7 @@ impl Asker<'_> {
             address: address.to_owned(),
         };
         let zone = &self.config.node.zone;
-        let damaged = self.mark.map(|mark| mark.raft_node);
+        let damaged = self.marked.anew.map(|mark| mark.raft_node);
         let seeds = self.formation.told.lock().seeds.clone();
         let peer = self.config.peer_address();
         let request = candidates::question(&seeds, zone, peer, damaged);

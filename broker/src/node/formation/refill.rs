@@ -9,14 +9,16 @@ use super::super::identity::Directory;
 use super::super::refill::Mark;
 use super::decide::{MembersNow, Told};
 use super::{Asker, Founding, ROUND_PAUSE};
+use crate::metadata::Standing;
 use crate::observe::printable;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tidelog_env::{CrashPoint, crash_point};
 use tidelog_model::{NodeId, RaftNodeId};
 use tokio::time::Instant;
 
-const REPLACED: &str = "another data directory has taken its place";
-const NO_MEMBER: &str = "it is no member of the cluster any more";
+/// So long the newest answers must say that there is no place for this broker: who answers may be behind for a moment.
+const OVER_AFTER: Duration = Duration::from_secs(10);
 
 /// What a damaged broker learned.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,6 +29,8 @@ enum Learned {
     Waits(String),
     /// It is not, since something depends on what it had; why, as whoever decides says.
     Refused(String),
+    /// It has no place in the cluster any more, under neither of its Raft nodes.
+    Over(Standing),
 }
 
 /// What the broker `node` says while it waits: `found` on its disk. What costs nothing first; the command that gives something up last, and only where nothing
@@ -43,11 +47,26 @@ fn waiting(node: NodeId, found: &str, learned: &Learned) -> String {
             ),
         ),
         Learned::Waits(why) => (why.clone(), String::new()),
+        Learned::Over(standing) => (over(node, *standing), String::new()),
         Learned::TakenIn => ("it is taken in".to_owned(), String::new()),
     };
     format!(
         "the data directory is damaged ({found}), so broker {node} serves nothing and waits to be refilled by the others: {why}{what_to_do}"
     )
+}
+
+/// Why it waits for nothing any more.
+fn over(node: NodeId, standing: Standing) -> String {
+    match standing {
+        Standing::Replaced => format!(
+            "another data directory has taken the place of this one: it is not used any more. If data were given up with it, it may have the only copy of them: keep it. If it \
+             runs beside that one, give one of them another node.id than {node}"
+        ),
+        Standing::Member | Standing::Gone => format!(
+            "broker {node} is no member of the cluster any more: this data directory is not used any more. To have the broker back, keep this one aside, start it with an empty \
+             one, and run `tidelog cluster add {node}`"
+        ),
+    }
 }
 
 /// The answers of this broker's own cluster.
@@ -75,10 +94,10 @@ fn decide(own: &Told, damaged: RaftNodeId, answers: &BTreeMap<i32, Told>) -> Lea
         && outside.at > now.map(|now| now.at)
     {
         // They know neither of its Raft nodes any more.
-        return waits(if outside.taken.is_some() {
-            REPLACED
+        return Learned::Over(if outside.taken.is_some() {
+            Standing::Replaced
         } else {
-            NO_MEMBER
+            Standing::Gone
         });
     }
     let Some(now) = now else {
@@ -96,8 +115,8 @@ fn decide(own: &Told, damaged: RaftNodeId, answers: &BTreeMap<i32, Told>) -> Lea
                 |why| Learned::Refused(why.into_owned()),
             )
         }
-        Some(_) => waits(REPLACED),
-        None => waits(NO_MEMBER),
+        Some(_) => Learned::Over(Standing::Replaced),
+        None => Learned::Over(Standing::Gone),
     }
 }
 
@@ -112,6 +131,7 @@ impl Asker<'_> {
         let own = self.formation.told.lock().clone();
         let mut seeds = self.config.seeds();
         let mut said: Option<(String, Instant)> = None;
+        let mut over_since: Option<Instant> = None;
         loop {
             let answers = self.ask_all(&seeds, own.broker_id).await;
             // The leader of metadata may be none of the seeds.
@@ -126,7 +146,19 @@ impl Asker<'_> {
             }
             match decide(&own, mark.raft_node, &answers) {
                 Learned::TakenIn => break,
-                learned => self.say(&mut said, waiting(directory.node, &mark.what, &learned)),
+                learned => {
+                    let text = waiting(directory.node, &mark.what, &learned);
+                    self.say(&mut said, text);
+                    over_since = match learned {
+                        Learned::Over(_) => over_since.or_else(|| Some(Instant::now())),
+                        _ => None,
+                    };
+                    if let (Learned::Over(standing), Some(since)) = (learned, over_since)
+                        && since.elapsed() >= OVER_AFTER
+                    {
+                        return Err(StartError::Refused(over(directory.node, standing)));
+                    }
+                }
             }
             tokio::time::sleep(self.world.random.jitter(ROUND_PAUSE)).await;
         }
@@ -207,8 +239,11 @@ mod tests {
         let behind = [told(1, 7, 9, Some(33)), told(2, 7, 10, Some(34))];
         assert_eq!(learned(&behind), Learned::TakenIn);
         let undone = [told(1, 7, 9, Some(34)), told(2, 7, 10, Some(35))];
-        assert!(waits(&undone).contains("another data directory"));
-        assert!(waits(&[told(1, 7, 9, None)]).contains("no member"));
+        assert_eq!(learned(&undone), Learned::Over(Standing::Replaced));
+        assert_eq!(
+            learned(&[told(1, 7, 9, None)]),
+            Learned::Over(Standing::Gone)
+        );
         // Who knows more, and neither of its Raft nodes.
         let mut outside = told(2, 7, 0, None);
         outside.record = None;
@@ -217,12 +252,14 @@ mod tests {
             Some(Outside { at, taken })
         };
         outside.outside = says(Some(10), Some("h:1"));
-        let both = |outside: &Told| waits(&[told(1, 7, 9, Some(33)), outside.clone()]);
-        assert!(both(&outside).contains("another data directory"));
+        let both = |outside: &Told| learned(&[told(1, 7, 9, Some(33)), outside.clone()]);
+        assert_eq!(both(&outside), Learned::Over(Standing::Replaced));
         outside.outside = says(Some(10), None);
-        assert!(both(&outside).contains("no member"));
+        assert_eq!(both(&outside), Learned::Over(Standing::Gone));
         outside.outside = says(Some(8), None);
-        assert!(both(&outside).contains("have not decided"));
+        assert!(
+            matches!(both(&outside), Learned::Waits(text) if text.contains("have not decided"))
+        );
         outside.outside = says(None, None);
         assert!(waits(&[outside]).contains("no other broker is reached"));
     }

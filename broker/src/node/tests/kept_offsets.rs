@@ -4,7 +4,6 @@ use super::asking::http;
 use super::lost::delete;
 use super::members::{admin, members, settled, start_stranger};
 use super::three::{SETTLE, Three, create, free_ports, until};
-use super::*;
 use tidelog_client::admin_http::Members;
 
 /// Proves that brokers with a copy of such offsets are named, in the status and by `/readyz` of one that has none; and that decommissioning one of them, and

@@ -20,26 +20,31 @@ pub(super) fn lost_alone(lost: &[&MemberGroup], at: &MemberBroker) -> String {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         format!("{what} {}", shown(&names))
     };
+    let others = lost
+        .iter()
+        .flat_map(|group| group.offsets_at.iter().flatten());
+    let mut others: Vec<i32> = others.copied().filter(|id| *id != broker).collect();
+    others.sort_unstable();
+    others.dedup();
+    let others = match others.as_slice() {
+        [] => String::new(),
+        ids => format!(
+            ". A copy of such offsets is on broker {} too: decommission and stop that one in the same way",
+            list(ids)
+        ),
+    };
+    if kept.is_empty() && !others.is_empty() {
+        return format!(
+            "broker {broker} holds nothing any more but the lost {}{others}",
+            numbers(lost)
+        );
+    }
     if kept.is_empty() {
         return format!(
             "broker {broker} holds nothing any more but the lost {}: an empty group takes the place of each by itself",
             numbers(lost)
         );
     }
-    let others = kept
-        .iter()
-        .flat_map(|group| group.offsets_at.iter().flatten());
-    let mut others: Vec<i32> = others.copied().filter(|id| *id != broker).collect();
-    others.sort_unstable();
-    others.dedup();
-    let others = if others.is_empty() {
-        String::new()
-    } else {
-        format!(
-            "; a copy is at broker {} too, which goes the same way",
-            list(&others)
-        )
-    };
     format!(
         "broker {broker} holds nothing any more but the lost {}, and has a copy of the offsets of consumer groups there. Stop it, and do not start it again: the offsets are given \
          up then, and these consumer groups begin anew{others}",
