@@ -230,7 +230,8 @@ fn refusal(
     let helpers = Helpers::of(image, &unsafe_now, Some(node), said, others);
     text += &helpers.text();
     if helpers.is_empty() && !unsafe_now.is_empty() {
-        text += ". All others live: copies are on their way perhaps, try again in a minute";
+        text += ". All others live: copies are on their way perhaps, try again in a minute. Where that does not pass, a broker that holds them was replaced too early, and is needed \
+                 with the data directory that it had before";
     }
     text += &if waiting.damaged {
         format!(
