@@ -4,7 +4,6 @@
 //! Not here: topics that stay (`load`).
 //! Spec: docs/simulation.md (workloads)
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,7 +58,6 @@ async fn one(place: &Place, round: u64, dice: &mut StdRng) -> Result<()> {
             }
         })
         .await;
-        known_everywhere(place).await?;
         // A broker that lags says that there is none; and there may be none any more: a deletion that was given up in the last round can still
         // have happened after this creation.
         match patient.topic(TOPIC).await {
@@ -99,28 +97,6 @@ async fn one(place: &Place, round: u64, dice: &mut StdRng) -> Result<()> {
     })
     .await;
     Ok(())
-}
-
-/// Waits until all brokers that answer tell the same topic of this name. One that has not heard of a deletion takes records for what is deleted, and acknowledges
-/// them (*Found, and not mended*, on the page).
-async fn known_everywhere(place: &Place) -> Result<()> {
-    loop {
-        let mut ids = BTreeSet::new();
-        for broker in place.bootstrap.split(',') {
-            let alone = Place {
-                bootstrap: broker.to_owned(),
-                ..place.clone()
-            };
-            let asked = alone.cluster(WITHIN)?;
-            if asked.refresh(Some(&[TOPIC])).await.is_ok() {
-                ids.insert(id(&asked));
-            }
-        }
-        if ids.len() <= 1 {
-            return Ok(());
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
 }
 
 /// The id of the topic, as far as the client knows.
