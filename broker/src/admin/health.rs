@@ -3,7 +3,7 @@
 //! While a broker starts, part `start` says what it waits for. Ready means: this broker serves appends and tail reads. Recovered, its replicas caught up once (`readiness.rs`),
 //! listeners open, room on the disk, and the store has worked since the start. What it can go on without, such as the store later on, is a warning: an
 //! outage of the store concerns all brokers at once, and a load balancer must not take them all out for it.
-//! A store that answers and is not the cluster's is none of that: such a broker cannot read history, and drops nothing.
+//! A store that answers and is not the cluster's is none of that, unless all brokers say so of theirs: such a broker cannot read history, and drops nothing.
 //! Spec: docs/operating/health.md
 
 use std::collections::BTreeMap;
