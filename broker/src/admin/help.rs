@@ -10,8 +10,8 @@ use std::sync::Arc;
 use super::AdminState;
 use super::error::Failure;
 use super::members::WaitingBroker;
-use super::replace::{AGAIN_PAUSE, WITHIN, named};
-use crate::metadata::{MetadataImage, brokers};
+use super::replace::{AGAIN_PAUSE, WITHIN};
+use crate::metadata::{MetadataImage, brokers, groups_named};
 use futures::future::BoxFuture;
 use tidelog_model::{NodeId, PlacementGroupId};
 use tokio::time::Instant;
@@ -118,7 +118,7 @@ impl Helpers {
                 ". Broker {node} got a new data directory, in which nothing is of {}: if the one that it had before can be found, stop it, start it with that one, and run \
                  `tidelog cluster add {node}`; where the refusal of that names no other groups than these, `--give-up-data` gives up nothing, since the new one has nothing \
                  of them",
-                named(groups)
+                groups_named(groups)
             );
         }
         text
@@ -172,7 +172,7 @@ fn not_drained(
     let helpers = Helpers::of(image, stuck, None, said, others);
     let mut text = format!(
         "nothing was changed: broker {node} cannot go now, since nobody leads {} ({}), and only their leaders can move what it holds{}",
-        named(stuck),
+        groups_named(stuck),
         image.content_names(stuck),
         helpers.text()
     );

@@ -14,6 +14,7 @@ use super::help::{Helpers, ReplicasSaid};
 use super::members::{WaitingBroker, proposed};
 use crate::metadata::{
     Admission, AdmissionExpects, MetadataCommand, MetadataImage, MetadataOutcome, Refusal, brokers,
+    groups_named,
 };
 use crate::placement::ReplicasNow;
 use futures::future::BoxFuture;
@@ -27,8 +28,6 @@ pub type AskWithout =
 /// So long it is looked again: an election after the old one was killed, and a change of metadata between the look and the command, are over by then.
 pub(super) const WITHIN: Duration = Duration::from_secs(8);
 pub(super) const AGAIN_PAUSE: Duration = Duration::from_millis(300);
-/// Groups that are named at most.
-const NAMED_MAX: usize = 10;
 
 /// Whom to take in, and what the operator has asked for.
 pub(super) struct Wanted {
@@ -185,19 +184,8 @@ fn name(state: &AdminState, node: NodeId, groups: &[PlacementGroupId]) {
     let content = state.router.image(|image| image.content_names(groups));
     tracing::warn!(
         "broker {node} is replaced as an operator asks, though {} may need what it had: {content}",
-        named(groups)
+        groups_named(groups)
     );
-}
-
-/// `group 3`, `groups 3, 4`; the first of many.
-pub(super) fn named(groups: &[PlacementGroupId]) -> String {
-    let names = groups.iter().take(NAMED_MAX).map(ToString::to_string);
-    let names = names.collect::<Vec<_>>().join(", ");
-    match (groups.len(), groups.len().saturating_sub(NAMED_MAX)) {
-        (1, _) => format!("group {names}"),
-        (_, 0) => format!("groups {names}"),
-        (_, more) => format!("groups {names} and {more} more"),
-    }
 }
 
 /// Why the member whose id `waiting` has is not replaced, what would be lost, who else could help, and what the flag does. `others`: all that wait.
@@ -216,14 +204,14 @@ fn refusal(
     if !unsafe_now.is_empty() {
         text += &format!(
             ". No leader now whose other copies have all that was acknowledged: {} ({})",
-            named(&unsafe_now),
+            groups_named(&unsafe_now),
             image.content_names(&unsafe_now)
         );
     }
     if !alone.is_empty() {
         text += &format!(
             ". It holds what nobody else has: {} ({})",
-            named(&alone),
+            groups_named(&alone),
             image.content_names(&alone)
         );
     }
@@ -445,7 +433,7 @@ pub(super) mod tests {
         );
         assert!(!text.contains("All others live"), "{text}");
         let many: Vec<_> = (1..=12).map(group).collect();
-        assert!(named(&many).ends_with("9, 10 and 2 more"));
-        assert_eq!(named(&many[..1]), "group 1");
+        assert!(groups_named(&many).ends_with("9, 10 and 2 more"));
+        assert_eq!(groups_named(&many[..1]), "group 1");
     }
 }

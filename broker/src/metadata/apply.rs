@@ -219,13 +219,23 @@ pub enum Refusal {
 /// `broker 3`, `brokers 3, 4`; the first of many.
 #[must_use]
 pub fn brokers(ids: &[NodeId]) -> String {
+    named("broker", ids)
+}
+
+/// `group 3`, `groups 3, 4`; the first of many.
+#[must_use]
+pub fn groups_named(ids: &[PlacementGroupId]) -> String {
+    named("group", ids)
+}
+
+fn named<T: std::fmt::Display>(what: &str, ids: &[T]) -> String {
     const NAMED_MAX: usize = 10;
     let names = ids.iter().take(NAMED_MAX).map(ToString::to_string);
     let names = names.collect::<Vec<_>>().join(", ");
     match (ids.len(), ids.len().saturating_sub(NAMED_MAX)) {
-        (1, _) => format!("broker {names}"),
-        (_, 0) => format!("brokers {names}"),
-        (_, more) => format!("brokers {names} and {more} more"),
+        (1, _) => format!("{what} {names}"),
+        (_, 0) => format!("{what}s {names}"),
+        (_, more) => format!("{what}s {names} and {more} more"),
     }
 }
 

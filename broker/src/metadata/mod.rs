@@ -33,7 +33,7 @@ mod spread;
 mod standing;
 mod store;
 
-pub use apply::{MetadataOutcome, Refusal, brokers};
+pub use apply::{MetadataOutcome, Refusal, brokers, groups_named};
 pub use command::{ConfigChange, ConfigOperation, ConfigSetMode, MetadataCommand, ProducerIdBlock};
 pub use config_rules::{
     ConfigError, MAX_MESSAGE_BYTES, changed, check_configs, check_message_bytes, nearest_name,

@@ -11,7 +11,7 @@ use crate::coordinator::limits::COMMIT_OFFSETS_MAX;
 use crate::datagroup::DataGroup;
 use crate::metadata::{
     MetadataCommand, MetadataImage, MetadataOutcome, Refusal, choose_groups, choose_groups_on,
-    choose_replicas, copies_default,
+    choose_replicas, copies_default, groups_named,
 };
 use crate::partition::{PartitionCommand, PartitionOutcome};
 use crate::placement::ProposeError;
@@ -68,7 +68,7 @@ pub enum TopicError {
     Unknown,
     /// Brokers may still take records for the topic that had the name; nothing changed.
     #[error(
-        "a topic of this name was deleted, and placement {} still has partitions of it, or has no leader that says so: try again. Nothing was created",
+        "a topic of this name was deleted, and its partitions are still in placement {}, or nobody leads there who says that they are not: try again. Nothing was created",
         groups_named(groups)
     )]
     NameHeld {
@@ -96,17 +96,6 @@ pub enum TopicError {
     /// Not committed, or not known to be.
     #[error(transparent)]
     Propose(#[from] ProposeError),
-}
-
-fn groups_named(groups: &[PlacementGroupId]) -> String {
-    const NAMED_MAX: usize = 10;
-    let names = groups.iter().take(NAMED_MAX).map(ToString::to_string);
-    let names = names.collect::<Vec<_>>().join(", ");
-    match (groups.len(), groups.len().saturating_sub(NAMED_MAX)) {
-        (1, _) => format!("group {names}"),
-        (_, 0) => format!("groups {names}"),
-        (_, more) => format!("groups {names} and {more} more"),
-    }
 }
 
 /// The same id for the same name, for a mutant.
