@@ -29,16 +29,17 @@ cargo xtask clients [NAME]…  only the client tests (all, or those named)
 cargo xtask cluster [NAME]…  only the cluster scenarios (all, or those named)
 cargo xtask failover [--kills N] [--seed S]
                              how long writes pause when a leader is killed or paused: N faults (20), about ten seconds each
-cargo xtask soak [--kills N] [--seed S]
+cargo xtask soak [--kills N] [--seed S] [--lanes L] [NAME]…
                              a replica move with 5 GiB in the store (6 GiB of disk), every cluster scenario with 100 faults,
-                             then N kills of leaders (1000): hours
+                             then N kills of leaders (1000), L runs beside each other (one for each core): hours;
+                             or only the scenarios named, with 100 faults each
 cargo xtask sim [--seeds N] [--seed S] [--minutes M]
                              whole clusters on simulated time, everything around them failing: the kept plans, then N seeds (200)
                              from S (1) on, or as many as go into M minutes
 cargo xtask sim --mutants [--seeds N] [--seed S]
                              whether it finds the faults that are put into the code on purpose: N seeds (30) for each
-cargo xtask numbers [--rounds N] [--dir DIR] [--elsewhere DIR]
-                             measure the README's table: a few minutes a round, on a machine that does nothing else.
+cargo xtask numbers [--brokers 1|3] [--rounds N] [--dir DIR] [--elsewhere DIR]
+                             measure the README's table of one broker, or of three: a few minutes a round, on a machine that does nothing else.
                              DIR is on the disk that is measured, the other (/dev/shm) on another device";
 
 fn main() -> ExitCode {
@@ -52,8 +53,8 @@ fn main() -> ExitCode {
         ["clients", names @ ..] => steps::clients(names),
         ["cluster", names @ ..] => steps::cluster(names),
         ["failover", words @ ..] => match soak::Settings::parse(words, 20) {
-            Some(settings) => steps::failover(settings),
-            None => {
+            Some(settings) if settings.names.is_empty() => steps::failover(settings),
+            _ => {
                 eprintln!("{USAGE}");
                 return ExitCode::from(2);
             }

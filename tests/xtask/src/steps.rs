@@ -17,7 +17,7 @@ use crate::numbers;
 use crate::run::{OnFailure, Step};
 use crate::setup;
 use crate::sim;
-use crate::soak::{self, Run, Settings};
+use crate::soak::{self, Scenarios, Settings};
 
 pub(crate) fn test() -> Vec<Step> {
     let mut steps = setup();
@@ -88,22 +88,29 @@ pub(crate) fn failover(settings: Settings) -> Vec<Step> {
     vec![
         step("release build", OnFailure::Stop, release_build),
         step("failover", OnFailure::Stop, move || {
-            many(&[settings.failover()])
+            let scenarios = Scenarios::build()?;
+            soak::many(&[settings.failover()], &scenarios, &release_binary()?, 1)
         }),
     ]
 }
 
-/// The long form of the cluster scenarios.
+/// The long form of the cluster scenarios, all or those whose name contains one of the given.
 pub(crate) fn soak(settings: Settings) -> Vec<Step> {
-    vec![
-        step("build", OnFailure::Stop, build),
-        step("release build", OnFailure::Stop, release_build),
-        step("replica move", OnFailure::Stop, || {
+    let mut steps = Vec::new();
+    if settings.names.is_empty() {
+        steps.push(step("build", OnFailure::Stop, build));
+        steps.push(step("replica move", OnFailure::Stop, || {
             let mut command = cargo_command(&REPLICA_MOVE)?;
             checked(command.envs(soak::REPLICA_MOVE))
-        }),
-        step("soak", OnFailure::Stop, move || many(&settings.soak())),
-    ]
+        }));
+    }
+    steps.push(step("release build", OnFailure::Stop, release_build));
+    steps.push(step("soak", OnFailure::Stop, move || {
+        let scenarios = Scenarios::build()?;
+        let runs = settings.soak(&scenarios.names);
+        soak::many(&runs, &scenarios, &release_binary()?, settings.lanes)
+    }));
+    steps
 }
 
 /// Seeds of the simulation.
@@ -156,6 +163,9 @@ fn step(
     }
 }
 
+/// How variables begin that `cargo run` sets for the package that it runs.
+const OF_THIS_PACKAGE: [&str; 2] = ["CARGO_MANIFEST_", "CARGO_PKG_"];
+
 const RUST_TESTS: [&str; 5] = [
     "test",
     "--workspace",
@@ -187,18 +197,6 @@ const SIM_BUILD: [&str; 6] = [
 /// What a replica costs on its way, alone on the machine.
 const REPLICA_MOVE: [&str; 4] = ["test", "--workspace", "--lib", "replica_moves::"];
 
-/// The same with what users run: the long forms wait for elections, not for a slow program.
-const RELEASED_SCENARIOS: [&str; 8] = [
-    "test",
-    "--release",
-    "--package",
-    "tidelog-cluster",
-    "--test",
-    "scenarios",
-    "--",
-    "--include-ignored",
-];
-
 fn release_build() -> Result<()> {
     cargo(&["build", "--release", "--package", "tidelog"])
 }
@@ -226,36 +224,6 @@ fn scenarios(names: &[String]) -> Result<()> {
     let broker = keep(programs.path(), "tidelog")?;
     let mut command = cargo_command(&SCENARIOS)?;
     checked(command.args(names).env("TIDELOG_BIN", broker))
-}
-
-/// Runs of scenarios one after the other, each scenario alone on the machine, with what each says of its pauses.
-fn many(runs: &[Run]) -> Result<()> {
-    let folder = tempfile::tempdir().context("temporary directory for the programs")?;
-    let broker = keep_file(folder.path(), &release_binary()?)?;
-    for (number, run) in runs.iter().enumerate() {
-        println!("run {} of {}: {run:?}", number + 1, runs.len());
-        let report = folder.path().join(format!("pauses-{number}"));
-        let mut command = cargo_command(&RELEASED_SCENARIOS)?;
-        command
-            .arg("--test-threads=1")
-            .args(&run.names)
-            .envs(run.environment())
-            .env("TIDELOG_BIN", &broker)
-            .env("CLUSTER_REPORT", &report);
-        checked(&mut command)?;
-        // A scenario without faults that writes wait for says nothing.
-        if let Ok(text) = std::fs::read_to_string(&report) {
-            print!("{text}");
-        }
-        for left in std::fs::read_dir(folder.path())? {
-            let left = left?.path();
-            // Histories of hours would fill the disk.
-            if left.extension().is_some_and(|ending| ending == "txt") {
-                std::fs::remove_file(left)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// A SeaweedFS that ends with this value.
@@ -334,7 +302,7 @@ fn keep(directory: &Path, program: &str) -> Result<PathBuf> {
     keep_file(directory, &std::env::current_exe()?.with_file_name(program))
 }
 
-fn keep_file(directory: &Path, built: &Path) -> Result<PathBuf> {
+pub(crate) fn keep_file(directory: &Path, built: &Path) -> Result<PathBuf> {
     let kept = directory.join(built.file_name().context("a program's name")?);
     if std::fs::hard_link(built, &kept).is_err() {
         std::fs::copy(built, &kept).with_context(|| format!("copy of {}", built.display()))?;
@@ -346,12 +314,18 @@ fn cargo(arguments: &[&str]) -> Result<()> {
     checked(&mut cargo_command(arguments)?)
 }
 
-fn cargo_command(arguments: &[&str]) -> Result<Command> {
+pub(crate) fn cargo_command(arguments: &[&str]) -> Result<Command> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
         .args(arguments)
         .current_dir(root())
         .env("PATH", path_with_venv()?);
+    // What `cargo run` says of this package is in the fingerprints of build scripts that ask for it (ring's): with it, this build and
+    // one from a shell would compile those crates, and all that use them, again and again in turn.
+    let own = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in own.filter(|name| OF_THIS_PACKAGE.iter().any(|own| name.starts_with(own))) {
+        command.env_remove(name);
+    }
     Ok(command)
 }
 
@@ -392,7 +366,25 @@ pub(crate) fn root() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    /// Proves that builds do not see which package runs them.
+    #[test]
+    fn builds_do_not_know_this_package() {
+        assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+        let command = cargo_command(&["build"]).unwrap();
+        let removed: Vec<_> = command
+            .get_envs()
+            .filter(|(_, value)| value.is_none())
+            .collect();
+        assert!(
+            removed
+                .iter()
+                .any(|(name, _)| *name == "CARGO_MANIFEST_DIR")
+        );
+        assert!(removed.iter().all(|(name, _)| *name != "CARGO_TARGET_DIR"));
+    }
 
     /// Proves that the run of everything takes the tests that are ignored elsewhere.
     #[test]
