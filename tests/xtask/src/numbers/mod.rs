@@ -51,10 +51,12 @@ impl Settings {
 
 /// A row's name and its unit.
 type Row = (&'static str, &'static str);
+/// Rows of a case, with what each round gave.
+type Rows = Vec<(Row, Vec<f64>)>;
 
 /// What is measured: its rows in the order in which they were first told.
 #[derive(Default)]
-struct Table(Vec<(&'static str, Vec<(Row, Vec<f64>)>)>);
+struct Table(Vec<(&'static str, Rows)>);
 
 impl Table {
     fn add(&mut self, case: &'static str, row: Row, value: f64) {
