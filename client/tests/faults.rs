@@ -4,7 +4,8 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    unreachable_pub
+    unreachable_pub,
+    dead_code
 )]
 
 mod fake;

@@ -128,12 +128,17 @@ fn not_acknowledged(failed: &Failed) -> Failure {
 
 /// A missing topic is the first thing that a newcomer meets.
 pub(super) fn missing_topic(error: Error, topic: &str) -> Failure {
-    if error.code() == Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) {
-        return Failure::Failed(format!(
-            "there is no topic '{topic}'. `tidelog topic create {topic}` creates it"
-        ));
+    match &error {
+        Error::Broker { code, message, .. } if *code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => {
+            let asked = message
+                .as_ref()
+                .map_or_else(String::new, |by| format!(" ({by})"));
+            Failure::Failed(format!(
+                "there is no topic '{topic}'{asked}. `tidelog topic create {topic}` creates it"
+            ))
+        }
+        _ => error.into(),
     }
-    error.into()
 }
 
 /// Sends every line; ends at the end of the input, at Ctrl-C, or at the first record that was not acknowledged.

@@ -1,9 +1,10 @@
 //! A cluster as a client sees it: brokers, topics, leaders, one connection per broker.
 //!
 //! Owns: bootstrap, the metadata cache and its refresh, the pool of connections.
-//! Not here: what is asked of a broker (`admin`, `producer`, `consumer`), pauses between attempts (`retry`).
+//! Not here: when a topic is taken for unknown (`topic`), what is asked of a broker (`admin`, `producer`, `consumer`), pauses between attempts (`retry`).
 
 mod metadata;
+mod topic;
 
 pub use metadata::{Broker, Metadata, PartitionMeta, TopicMeta};
 
@@ -11,7 +12,7 @@ use crate::connection::{Connection, ConnectionConfig};
 use crate::error::Error;
 use crate::retry::Attempts;
 use kafka_wire::metadata_request::MetadataRequestTopic;
-use kafka_wire::{MetadataRequest, RequestResponsePair};
+use kafka_wire::{MetadataRequest, MetadataResponse, RequestResponsePair};
 use kafka_wire_core::{KafkaEncode, StrBytes};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -291,51 +292,16 @@ impl Cluster {
     pub async fn refresh(&self, topics: Option<&[&str]>) -> Result<Arc<Metadata>, Error> {
         let _turn = self.0.refreshing.lock().await;
         let response = self
-            .ask_talking::<MetadataRequest>(4..=12, |_| {
-                let mut request = MetadataRequest::default();
-                request.topics = topics.map(|names| {
-                    let topic = |name: &&str| {
-                        let mut topic = MetadataRequestTopic::default();
-                        topic.name = Some(StrBytes::from(*name));
-                        topic
-                    };
-                    names.iter().map(topic).collect()
-                });
-                request.allow_auto_topic_creation = false;
-                request
-            })
+            .ask_talking::<MetadataRequest>(4..=12, |_| metadata_request(topics))
             .await?;
-        let merged = Arc::new(self.metadata().merge(&response, topics.is_none())?);
+        self.learn(&response, topics.is_none())
+    }
+
+    /// Lays an answer over what is known; `all`: to "all topics".
+    fn learn(&self, response: &MetadataResponse, all: bool) -> Result<Arc<Metadata>, Error> {
+        let merged = Arc::new(self.metadata().merge(response, all)?);
         *self.0.metadata.write() = Arc::clone(&merged);
         Ok(merged)
-    }
-
-    /// The topic's metadata, asked for if it is not known. Fails for a topic that does not exist.
-    pub async fn topic(&self, name: &str) -> Result<Arc<Metadata>, Error> {
-        let known = self.metadata();
-        if known.topics.get(name).is_some_and(TopicMeta::is_usable) {
-            return Ok(known);
-        }
-        self.topic_now(name).await
-    }
-
-    /// The topic's metadata as a broker tells it now. Fails for a topic that does not exist.
-    pub(crate) async fn topic_now(&self, name: &str) -> Result<Arc<Metadata>, Error> {
-        let mut attempts = self.attempts();
-        loop {
-            let error = match self.refresh(Some(&[name])).await {
-                Ok(metadata) => match metadata.check_topic(name) {
-                    Ok(()) => return Ok(metadata),
-                    Err(error) => error,
-                },
-                Err(error) if self.never_reached(&error) => return Err(error),
-                Err(error) => error,
-            };
-            if error.code() == Some(crate::error::ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) {
-                return Err(error);
-            }
-            attempts.again(error).await?;
-        }
     }
 
     /// Nobody ever answered at the bootstrap addresses: that is told at once, not after a minute of attempts. A cluster
@@ -410,6 +376,21 @@ impl Cluster {
             attempts.again_for(least, error).await?;
         }
     }
+}
+
+/// Asks for `topics` (all: `None`), and creates none.
+fn metadata_request(topics: Option<&[&str]>) -> MetadataRequest {
+    let mut request = MetadataRequest::default();
+    request.topics = topics.map(|names| {
+        let topic = |name: &&str| {
+            let mut topic = MetadataRequestTopic::default();
+            topic.name = Some(StrBytes::from(*name));
+            topic
+        };
+        names.iter().map(topic).collect()
+    });
+    request.allow_auto_topic_creation = false;
+    request
 }
 
 /// `host:port`, `[v6]:port`.

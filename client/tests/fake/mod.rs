@@ -105,9 +105,12 @@ pub struct State {
     pub seen: BTreeMap<i16, usize>,
     pub committed: BTreeMap<(String, String, i32), i64>,
     pub advertised_port: Option<u16>,
+    first_port: u16,
     /// Brokers that share this state, beside the first, and who leads all partitions if not the first.
     pub others: BTreeMap<i32, u16>,
     pub leader: Option<i32>,
+    /// Brokers that have not heard of any topic yet, and how many answers of metadata they stay so for.
+    pub lagging: BTreeMap<i32, usize>,
     next_producer: i64,
     generation: i32,
     members: i32,
@@ -124,17 +127,20 @@ pub struct State {
 pub struct FakeBroker {
     pub state: Arc<Mutex<State>>,
     pub address: std::net::SocketAddr,
+    id: i32,
     paused: Arc<watch::Sender<bool>>,
 }
 
 impl FakeBroker {
     pub async fn start() -> Self {
-        Self::with(Arc::default()).await
+        let first = Self::with(Arc::default(), 1).await;
+        first.state.lock().first_port = first.address.port();
+        first
     }
 
     /// Another broker of the same cluster, with this id.
     pub async fn start_other(&self, id: i32) -> Self {
-        let other = Self::with(Arc::clone(&self.state)).await;
+        let other = Self::with(Arc::clone(&self.state), id).await;
         let port = other.address.port();
         self.state.lock().others.insert(id, port);
         other
@@ -145,11 +151,17 @@ impl FakeBroker {
         self.paused.send_replace(true);
     }
 
-    async fn with(state: Arc<Mutex<State>>) -> Self {
+    /// What was kept waiting is answered now.
+    pub fn go_on(&self) {
+        self.paused.send_replace(false);
+    }
+
+    async fn with(state: Arc<Mutex<State>>, id: i32) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let this = Self {
             state,
             address: listener.local_addr().unwrap(),
+            id,
             paused: Arc::default(),
         };
         let broker = this.clone();
@@ -377,11 +389,17 @@ impl FakeBroker {
     }
 
     fn metadata(&self, request: MetadataRequest) -> MetadataResponse {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        let left = state.lagging.get_mut(&self.id);
+        let lags = left.is_some_and(|left| {
+            let lags = *left > 0;
+            *left = left.saturating_sub(1);
+            lags
+        });
         let mut broker = MetadataResponseBroker::default();
         broker.node_id = 1;
         broker.host = StrBytes::from("127.0.0.1");
-        broker.port = i32::from(state.advertised_port.unwrap_or(self.address.port()));
+        broker.port = i32::from(state.advertised_port.unwrap_or(state.first_port));
         let mut response = MetadataResponse::default();
         response.brokers = vec![broker];
         for (id, port) in &state.others {
@@ -398,12 +416,13 @@ impl FakeBroker {
                 .filter_map(|topic| topic.name)
                 .map(|name| name.to_string())
                 .collect(),
+            None if lags => Vec::new(),
             None => state.topics.keys().cloned().collect(),
         };
         for name in names {
             let mut topic = MetadataResponseTopic::default();
             topic.name = Some(StrBytes::from(name.as_str()));
-            match state.topics.get(&name) {
+            match state.topics.get(&name).filter(|_| !lags) {
                 None => topic.error_code = 3,
                 Some(partitions) => {
                     let created = state.created.get(&name);

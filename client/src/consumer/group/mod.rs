@@ -13,6 +13,7 @@ use super::{Consumer, ConsumerConfig, Event, Start, TopicPartition};
 use crate::cluster::Cluster;
 use crate::connection::{Connection, decode_limits};
 use crate::error::{Error, ErrorCode};
+use crate::retry::Attempts;
 use bytes::{Bytes, BytesMut};
 use kafka_wire::join_group_request::JoinGroupRequestProtocol;
 use kafka_wire::leave_group_request::MemberIdentity;
@@ -167,19 +168,40 @@ impl GroupConsumer {
         self.commit_at(positions).await
     }
 
-    /// Commits these offsets: for a caller that has worked on part of what was handed out.
+    /// Commits these offsets: for a caller that has worked on part of what was handed out. A coordinator that has not heard of a topic yet, or cannot check an
+    /// offset now, is asked again within the time of one request.
     pub async fn commit_at(
         &mut self,
         positions: BTreeMap<TopicPartition, Offset>,
     ) -> Result<(), Error> {
-        let Some(membership) = self.membership.as_ref().filter(|_| !positions.is_empty()) else {
-            return Ok(());
-        };
         let deadline = self.coordination.request_deadline();
+        let mut attempts = Attempts::until(deadline, self.coordination.random());
+        loop {
+            let Some(membership) = self.membership.as_ref().filter(|_| !positions.is_empty())
+            else {
+                return Ok(());
+            };
+            match self.commit_once(membership, &positions, deadline).await {
+                Ok(()) => {
+                    self.committed.extend(positions);
+                    return Ok(());
+                }
+                Err(error) if may_pass_here(&error) => attempts.again(error).await?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn commit_once(
+        &self,
+        membership: &Membership,
+        positions: &BTreeMap<TopicPartition, Offset>,
+        deadline: Instant,
+    ) -> Result<(), Error> {
         let response = membership
             .coordinator
             .call::<OffsetCommitRequest>(2..=8, deadline, |_| {
-                commit_request(&self.config.group, membership, &positions)
+                commit_request(&self.config.group, membership, positions)
             })
             .await?;
         for topic in &response.topics {
@@ -191,7 +213,6 @@ impl GroupConsumer {
                 ErrorCode::new(partition.error_code).check(what, None)?;
             }
         }
-        self.committed.extend(positions);
         Ok(())
     }
 
@@ -390,7 +411,11 @@ impl GroupConsumer {
                 // A topic that does not exist (any more) has no partitions to deal.
                 let count = match self.coordination.topic(topic).await {
                     Ok(metadata) => metadata.partition_count(topic),
-                    Err(error) if error.code() == Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION) => 0,
+                    Err(Error::Broker { code, .. })
+                        if code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION =>
+                    {
+                        0
+                    }
                     Err(error) => return Err(error),
                 };
                 partitions.insert(topic.clone(), count);
@@ -441,4 +466,13 @@ impl GroupConsumer {
         self.committed = committed;
         self.consumer.assign(starts).await
     }
+}
+
+/// Whether the same coordinator may take a commit that it refused, by the same member of the same generation.
+fn may_pass_here(error: &Error) -> bool {
+    let later = [
+        ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+    ];
+    error.code().is_some_and(|code| later.contains(&code))
 }
