@@ -1,7 +1,9 @@
 //! Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete.
 //!
-//! Owns: names and ids of topics in requests, and the answers' shapes over all versions.
-//! Not here: who may commit what (`coordinator`), the end of the log (`router::CommitBounds`).
+//! Owns: names and ids of topics in requests, and the answers' shapes over all versions. What was done by name is answered only when the name stands for the same topic
+//! afterwards.
+//! Not here: who may commit what (`coordinator`), the end of the log (`router::CommitBounds`), when the image's word for a name counts (`router::names`).
+//! Spec: docs/protocols/topics.md (consumer groups), docs/protocols/consumer-groups.md
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -10,8 +12,9 @@ use super::context::Broker;
 use super::groups::{coordinator, instance_of, text};
 use crate::coordinator::service::CommitRequest;
 use crate::coordinator::state::{CommittedOffset, Committer, NewOffset};
-use crate::coordinator::{ConsumerGroupError, ConsumerGroupName, MemberId};
+use crate::coordinator::{ConsumerGroupError, ConsumerGroupName, MemberId, slot_of};
 use crate::error::ErrorCode;
+use crate::router::Router;
 use crate::wire::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
@@ -42,6 +45,43 @@ fn topic_of(broker: &Broker, name: &StrBytes, id: WireUuid, by_id: bool) -> Opti
     })
 }
 
+/// Names of topics in a request, and what they stood for when it was worked on.
+#[derive(Default)]
+struct Named(Vec<(StrBytes, Option<TopicId>)>);
+
+impl Named {
+    /// What the name stands for here, remembered; by id nothing is.
+    fn topic(
+        &mut self,
+        broker: &Broker,
+        name: &StrBytes,
+        id: WireUuid,
+        by_id: bool,
+    ) -> Option<TopicId> {
+        let found = topic_of(broker, name, id, by_id);
+        if !by_id {
+            self.0.push((name.clone(), found));
+        }
+        found
+    }
+
+    /// Whether all names stand for the same topics now, as far as the coordinator of the group may say: it acknowledges nothing, and tells nothing, of a topic that had the
+    /// name before.
+    async fn still_stand(&self, router: &Router, group: &ConsumerGroupName) -> bool {
+        if self.0.is_empty() {
+            return true;
+        }
+        let same = router.with_names(slot_of(group), |image| {
+            let now = |name: &StrBytes| image.topic_by_name(name.as_str()).map(|(id, _)| id);
+            self.0.iter().all(|(name, then)| now(name) == *then)
+        });
+        same.await.unwrap_or(false)
+    }
+}
+
+/// What is answered when a name may stand for another topic than this broker took it for. Clients try again, here.
+const NAME_UNSURE: ErrorCode = ErrorCode::CoordinatorLoadInProgress;
+
 /// A member of the consumer group, or a client that only stores offsets.
 fn committer_of(request: &OffsetCommitRequest) -> Committer {
     if request.generation_id_or_member_epoch < 0 && request.member_id.is_empty() {
@@ -59,6 +99,7 @@ fn committer_of(request: &OffsetCommitRequest) -> Committer {
 struct Asked {
     offsets: Vec<NewOffset>,
     places: Vec<(usize, usize)>,
+    named: Named,
     answer: OffsetCommitResponse,
 }
 
@@ -71,7 +112,9 @@ impl Asked {
         };
         let mut asked = Self::default();
         for (topic_at, topic) in topics.into_iter().enumerate() {
-            let id = topic_of(broker, &topic.name, topic.topic_id, by_id);
+            let id = asked
+                .named
+                .topic(broker, &topic.name, topic.topic_id, by_id);
             let mut of_topic = OffsetCommitResponseTopic::default();
             of_topic.name = topic.name;
             of_topic.topic_id = topic.topic_id;
@@ -117,6 +160,7 @@ pub(super) fn commit(
     let Asked {
         offsets,
         places,
+        named,
         mut answer,
     } = Asked::read(broker, request.topics, version >= 10);
     let request = CommitRequest {
@@ -125,11 +169,13 @@ pub(super) fn commit(
         offsets,
     };
     let committed = coordinator(broker, &group).map(|found| found.commit_offsets(request));
+    let router = broker.router.clone();
     async move {
         let results = match committed {
             Ok(committed) => committed.await,
             Err(error) => Err(error),
         };
+        let stands = named.still_stand(&router, &group).await;
         for (number, (topic_at, at)) in places.into_iter().enumerate() {
             let result = match &results {
                 Ok(results) => results
@@ -138,9 +184,13 @@ pub(super) fn commit(
                     .unwrap_or(Err(ConsumerGroupError::Unavailable)),
                 Err(error) => Err(*error),
             };
-            if let Err(error) = result {
-                answer.topics[topic_at].partitions[at].error_code = error.code().code();
-            }
+            let code = match result {
+                Ok(()) if stands => ErrorCode::None,
+                // In the log perhaps, for a topic that is gone.
+                Ok(()) => NAME_UNSURE,
+                Err(error) => error.code(),
+            };
+            answer.topics[topic_at].partitions[at].error_code = code.code();
         }
         answer
     }
@@ -188,8 +238,9 @@ pub(super) async fn fetch_offsets(
     let group = ConsumerGroupName::new(request.group_id.as_str());
     match request.topics {
         Some(topics) => {
+            let mut named = Named::default();
             for topic in topics {
-                let id = topic_of(broker, &topic.name, WireUuid::default(), false);
+                let id = named.topic(broker, &topic.name, WireUuid::default(), false);
                 let asked = asked(id, &topic.partition_indexes);
                 let found = find(broker, &group, Some(&asked)).await;
                 let mut of_topic = OffsetFetchResponseTopic::default();
@@ -201,14 +252,13 @@ pub(super) async fn fetch_offsets(
             }
             if let Err(error) = find(broker, &group, Some(&[])).await {
                 answer.error_code = error.code().code();
+            } else if !named.still_stand(&broker.router, &group).await {
+                unsure(&mut answer);
             }
         }
-        None => match find(broker, &group, None).await {
+        None => match find_all(broker, &group).await {
             Ok(found) => {
-                for (id, partitions) in by_topic(found) {
-                    let Some(name) = broker.router.topic_name(id) else {
-                        continue;
-                    };
+                for (_, name, partitions) in found {
                     let mut of_topic = OffsetFetchResponseTopic::default();
                     of_topic.name = text(&name);
                     let all = Ok(partitions);
@@ -220,10 +270,22 @@ pub(super) async fn fetch_offsets(
                     answer.topics.push(of_topic);
                 }
             }
-            Err(error) => answer.error_code = error.code().code(),
+            Err(code) => answer.error_code = code.code(),
         },
     }
     answer
+}
+
+/// An answer of which nothing counts. Version 1 has room for the error at partitions only.
+fn unsure(answer: &mut OffsetFetchResponse) {
+    answer.error_code = NAME_UNSURE.code();
+    let topics = answer.topics.iter_mut();
+    for shown in topics.flat_map(|topic| &mut topic.partitions) {
+        shown.error_code = NAME_UNSURE.code();
+        shown.committed_offset = -1;
+        shown.committed_leader_epoch = -1;
+        shown.metadata = Some(StrBytes::default());
+    }
 }
 
 fn asked(topic: Option<TopicId>, indexes: &[i32]) -> Vec<PartitionId> {
@@ -248,6 +310,24 @@ fn by_topic(found: Found) -> BTreeMap<TopicId, Found> {
             .push((partition, committed));
     }
     topics
+}
+
+/// All offsets of a group, by topic, with the name that each topic has now.
+async fn find_all(
+    broker: &Broker,
+    group: &ConsumerGroupName,
+) -> Result<Vec<(TopicId, String, Found)>, ErrorCode> {
+    let found = find(broker, group, None).await;
+    let found = by_topic(found.map_err(ConsumerGroupError::code)?);
+    let named = broker.router.with_names(slot_of(group), |image| {
+        let topics = found.into_iter();
+        let named = topics.filter_map(|(id, partitions)| {
+            let name = image.topic(id)?.name.clone();
+            Some((id, name, partitions))
+        });
+        named.collect()
+    });
+    named.await.ok_or(NAME_UNSURE)
 }
 
 fn indexes(found: &Result<Found, ConsumerGroupError>) -> Vec<i32> {
@@ -309,12 +389,9 @@ async fn fetch_group(
     let group = ConsumerGroupName::new(wanted.group_id.as_str());
     answer.group_id = wanted.group_id;
     let Some(topics) = wanted.topics else {
-        match find(broker, &group, None).await {
+        match find_all(broker, &group).await {
             Ok(found) => {
-                for (id, partitions) in by_topic(found) {
-                    let Some(name) = broker.router.topic_name(id) else {
-                        continue;
-                    };
+                for (id, name, partitions) in found {
                     let mut of_topic = OffsetFetchResponseTopics::default();
                     of_topic.name = text(&name);
                     of_topic.topic_id = wire_topic_id(id);
@@ -326,7 +403,7 @@ async fn fetch_group(
                     answer.topics.push(of_topic);
                 }
             }
-            Err(error) => answer.error_code = error.code().code(),
+            Err(code) => answer.error_code = code.code(),
         }
         return answer;
     };
@@ -334,8 +411,9 @@ async fn fetch_group(
         answer.error_code = error.code().code();
         return answer;
     }
+    let mut named = Named::default();
     for topic in topics {
-        let id = topic_of(broker, &topic.name, topic.topic_id, by_id);
+        let id = named.topic(broker, &topic.name, topic.topic_id, by_id);
         let found = find(broker, &group, Some(&asked(id, &topic.partition_indexes))).await;
         let mut of_topic = OffsetFetchResponseTopics::default();
         of_topic.name = topic.name;
@@ -349,6 +427,10 @@ async fn fetch_group(
         }
         answer.topics.push(of_topic);
     }
+    if !named.still_stand(&broker.router, &group).await {
+        answer.topics.clear();
+        answer.error_code = NAME_UNSURE.code();
+    }
     answer
 }
 
@@ -360,8 +442,9 @@ pub(super) async fn delete_offsets(
     let group = ConsumerGroupName::new(request.group_id.as_str());
     let mut answer = OffsetDeleteResponse::default();
     let mut partitions = Vec::new();
+    let mut named = Named::default();
     for topic in request.topics {
-        let id = topic_of(broker, &topic.name, WireUuid::default(), false);
+        let id = named.topic(broker, &topic.name, WireUuid::default(), false);
         let mut of_topic = OffsetDeleteResponseTopic::default();
         for partition in &topic.partitions {
             let mut result = OffsetDeleteResponsePartition::default();
@@ -384,6 +467,8 @@ pub(super) async fn delete_offsets(
     };
     if let Err(error) = deleted {
         answer.error_code = error.code().code();
+    } else if !named.still_stand(&broker.router, &group).await {
+        answer.error_code = NAME_UNSURE.code();
     }
     answer
 }

@@ -132,6 +132,13 @@ impl MetadataImage {
         self.deleted.get(name)
     }
 
+    /// The same by its id.
+    #[must_use]
+    pub fn deleted_topic(&self, id: TopicId) -> Option<&DeletedTopic> {
+        let mut known = self.deleted.by_name.values();
+        known.find(|topic| topic.id == id)
+    }
+
     /// Whether a topic may have `name` whose proposer knows `before` of who had it.
     pub(super) fn knows_before(&self, name: &str, before: NameBefore) -> bool {
         let last = self.deleted(name).map(|topic| topic.id);

@@ -1,17 +1,17 @@
-//! A name that a deleted topic had is free again when no broker can take records for that topic any more.
+//! A name that a deleted topic had is free again when no broker can take records or offsets for that topic any more.
 //!
-//! Owns: waiting for that, before a topic of the name is created.
-//! Invariants: I1: a leader that has not heard of the deletion acknowledges records by the name; were it free already, they would be sought in the new topic.
-//! Not here: what is remembered of deleted topics (`metadata/deleted.rs`), dropping partitions (`reconcile.rs`).
+//! Owns: waiting for that, before a topic of the name is created; what a leader says of itself.
+//! Invariants: I1: a leader that has not heard of the deletion acknowledges records by the name; were it free already, they would be sought in the new topic. I15: a
+//! coordinator that has not heard of it keeps offsets of the name for the old topic.
+//! Not here: coordinators that come to lead later (`names.rs`), what is remembered of deleted topics (`metadata/deleted.rs`), dropping partitions (`reconcile.rs`).
 //! Spec: docs/protocols/topics.md
 
 use super::Router;
-use super::ends::{Asked, End};
+use super::ends::End;
 use super::topics::{EFFECT_WITHIN, LOOK_PAUSE, TopicError};
-use crate::coordinator::limits::COMMIT_OFFSETS_MAX;
+use crate::datagroup::DataGroup;
 use crate::metadata::{DeletedTopic, NameBefore};
 use futures::StreamExt;
-use std::collections::BTreeMap;
 use tidelog_env::{Mutant, mutant};
 use tidelog_model::{PartitionId, PartitionIndex, PlacementGroupId, TopicId};
 use tokio::time::{Instant, sleep};
@@ -20,8 +20,8 @@ use tokio::time::{Instant, sleep};
 const ASKED_TOGETHER: usize = 16;
 
 impl Router {
-    /// Waits until all groups have dropped the topic that had `name` last. That stays so: a group creates no partition by an older image of metadata
-    /// than the one by which it has dropped something.
+    /// Waits until all groups have dropped the topic that had `name` last, and their leaders know that it is gone. That stays so: a group creates no partition by an older
+    /// image of metadata than the one by which it has dropped something, and who comes to lead asks metadata before it keeps offsets by name.
     ///
     /// # Errors
     /// [`TopicError::NameHeld`] shortly before `deadline`; nothing was changed.
@@ -48,55 +48,51 @@ impl Router {
         }
     }
 
-    /// The groups of a deleted topic that have partitions of it, or of which nobody says that they have not.
+    /// The groups that may have partitions of a deleted topic, or keep offsets for it: those of which no leader says that it has heard of the deletion, and has nothing of it. All are
+    /// asked, since any of them may coordinate a consumer group of the topic.
     async fn not_dropped(&self, topic: &DeletedTopic, deadline: Instant) -> Vec<PlacementGroupId> {
-        let mut by_group: BTreeMap<PlacementGroupId, Vec<Asked>> = BTreeMap::new();
-        for (index, group) in (0i32..).zip(&topic.partitions) {
-            let index = PartitionIndex::new(index);
-            let topic = topic.id;
-            let partition = PartitionId { topic, index };
-            by_group
-                .entry(*group)
-                .or_default()
-                .push((*group, partition));
-        }
         // Nobody leads a lost group, or one that was taken out.
-        by_group.retain(|group, _| {
-            self.image(|image| image.groups().contains_key(group) && !image.is_lost(*group))
+        let groups: Vec<PlacementGroupId> = self.image(|image| {
+            let groups = image.groups().keys().copied();
+            groups.filter(|group| !image.is_lost(*group)).collect()
         });
-        let groups = futures::stream::iter(by_group).map(|(group, asked)| async move {
-            let dropped = self.has_dropped(group, topic.id, &asked, deadline).await;
+        let groups = futures::stream::iter(groups).map(|group| async move {
+            let dropped = self.has_dropped(group, topic.id, deadline).await;
             (!dropped).then_some(group)
         });
         let left = groups.buffered(ASKED_TOGETHER);
         left.filter_map(std::future::ready).collect().await
     }
 
-    /// Whether the leader of a group says that it has none of these partitions, which are all of the topic's there.
+    /// Whether the leader of a group says that it has heard that `topic` is gone, and has no partition of it.
     async fn has_dropped(
         &self,
         group: PlacementGroupId,
         topic: TopicId,
-        asked: &[Asked],
         deadline: Instant,
     ) -> bool {
         let held = self.data_group(group);
         if let Some(held) = held.filter(|held| held.group().can_serve_reads()) {
-            let has = held
-                .group()
-                .read(|machine| machine.partitions().has_topic(topic));
-            return !has;
+            return self.is_free_of(&held, topic);
         }
         let Some((leader, _)) = self.leader(group) else {
             return false;
         };
-        for asked in asked.chunks(COMMIT_OFFSETS_MAX) {
-            let within = EFFECT_WITHIN.min(deadline.saturating_duration_since(Instant::now()));
-            let ends = self.ask_ends(leader, asked, within).await;
-            if !ends.is_some_and(|ends| ends.iter().all(|end| *end == End::Missing)) {
-                return false;
-            }
-        }
-        true
+        // Any partition: the answer is about all of them.
+        let index = PartitionIndex::new(0);
+        let asked = [(group, PartitionId { topic, index })];
+        let within = EFFECT_WITHIN.min(deadline.saturating_duration_since(Instant::now()));
+        let ends = self.ask_ends(leader, &asked, within).await;
+        ends.is_some_and(|ends| ends == [End::Missing])
+    }
+
+    /// Whether this broker remembers that `topic` was deleted, and a group that it leads has no partition of it. Who has not even heard of its creation does not know that.
+    pub(super) fn is_free_of(&self, led: &DataGroup, topic: TopicId) -> bool {
+        let is_gone = self.image(|image| image.deleted_topic(topic).is_some());
+        let has = || {
+            led.group()
+                .read(|machine| machine.partitions().has_topic(topic))
+        };
+        is_gone && !has()
     }
 }

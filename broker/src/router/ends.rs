@@ -43,9 +43,9 @@ pub(super) type Asked = (PlacementGroupId, PartitionId);
 pub(super) enum End {
     /// It leads the group, and this is the offset after the last committed record.
     At(Offset),
-    /// It does not lead the group.
+    /// It does not lead the group, or that has no such partition, and it does not know of its topic as a deleted one.
     NotLed,
-    /// It leads the group, which has no such partition: not yet, or no more.
+    /// It leads the group, which has no partition of this topic, and knows that the topic was deleted.
     Missing,
 }
 
@@ -134,7 +134,8 @@ impl EndsService {
             None => End::NotLed,
             Some(led) => match led.bounds(partition) {
                 Ok((_, end)) => End::At(end),
-                Err(_) => End::Missing,
+                Err(_) if self.0.is_free_of(&led, partition.topic) => End::Missing,
+                Err(_) => End::NotLed,
             },
         }
     }

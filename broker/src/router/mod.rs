@@ -13,6 +13,7 @@ mod groups;
 mod heartbeats;
 mod metadata_client;
 mod metadata_service;
+mod names;
 mod producer_ids;
 mod reconcile;
 mod sessions;
@@ -75,6 +76,7 @@ struct Inner {
     elsewhere: LeadersElsewhere,
     ends: ends::Ends,
     fitness: FitnessBook,
+    names: names::Names,
     producer_ids: producer_ids::ProducerIds,
 }
 
@@ -91,6 +93,7 @@ impl Router {
                 elsewhere,
                 ends: ends::Ends::default(),
                 fitness: FitnessBook::default(),
+                names: names::Names::default(),
                 producer_ids,
             }),
         }

@@ -66,9 +66,9 @@ pub enum TopicError {
     /// No such topic.
     #[error("no such topic")]
     Unknown,
-    /// Brokers may still take records for the topic that had the name; nothing changed.
+    /// Brokers may still take records or offsets for the topic that had the name; nothing changed.
     #[error(
-        "a topic of this name was deleted, and its partitions are still in placement {}, or nobody leads there who says that they are not: try again. Nothing was created",
+        "a topic of this name was deleted, and placement {} may still take records or offsets for it: nobody leads there who has heard of the deletion and has nothing of it. Try again. Nothing was created",
         groups_named(groups)
     )]
     NameHeld {

@@ -26,12 +26,12 @@ use tidelog_model::{NodeId, Offset, PartitionId, PartitionIndex};
 
 const RECORDS: i64 = 3;
 
-fn router(three: &Three, id: i32) -> Router {
+pub(super) fn router(three: &Three, id: i32) -> Router {
     three.nodes[&id].parts.groups.router.clone()
 }
 
 /// So many records into each partition of `topic`.
-async fn fill(three: &Three, topic: &str, partitions: i32) {
+pub(super) async fn fill(three: &Three, topic: &str, partitions: i32) {
     let (config, clock) = (ProducerConfig::default(), SystemClock::shared());
     let producer = Producer::start(three.cluster(), config, clock).unwrap();
     for partition in 0..partitions {
@@ -50,7 +50,7 @@ async fn fill(three: &Three, topic: &str, partitions: i32) {
 }
 
 /// The broker that coordinates `group`, once all agree on it.
-async fn coordinator(three: &Three, group: &str) -> i32 {
+pub(super) async fn coordinator(three: &Three, group: &str) -> i32 {
     let slot = slot_of(&ConsumerGroupName::new(group));
     let all: Vec<Router> = three.nodes.keys().map(|id| router(three, *id)).collect();
     let agreed = || {
@@ -64,7 +64,7 @@ async fn coordinator(three: &Three, group: &str) -> i32 {
 }
 
 /// One consumer group for each data group that coordinates.
-fn groups(three: &Three) -> Vec<String> {
+pub(super) fn groups(three: &Three) -> Vec<String> {
     let router = router(three, 1);
     let mut seen = BTreeSet::new();
     let names = (0..200).map(|number| format!("readers-{number}"));
@@ -76,7 +76,13 @@ fn groups(three: &Three) -> Vec<String> {
 }
 
 /// Commits, and returns the error code of each partition.
-async fn commit(three: &Three, at: i32, group: &str, topic: &str, offsets: &[i64]) -> Vec<i16> {
+pub(super) async fn commit(
+    three: &Three,
+    at: i32,
+    group: &str,
+    topic: &str,
+    offsets: &[i64],
+) -> Vec<i16> {
     let connection = three.connect(at).await;
     let answer = connection
         .call(8..=8, deadline(), |_| {
@@ -102,7 +108,7 @@ async fn commit(three: &Three, at: i32, group: &str, topic: &str, offsets: &[i64
 }
 
 /// Commits until each partition answers as it shall. Leaders move in the first seconds of a cluster: what is to be tried again may come before. Returns who coordinated.
-async fn commit_until(
+pub(super) async fn commit_until(
     three: &Three,
     group: &str,
     topic: &str,
@@ -147,6 +153,24 @@ async fn committed(three: &Three, at: i32, group: &str, topic: &str, partitions:
     partitions
         .map(|partition| partition.committed_offset)
         .collect()
+}
+
+/// The error of a fetch of offsets, and what it says of partition 0.
+pub(super) async fn fetched(three: &Three, at: i32, group: &str, topic: &str) -> (i16, i64) {
+    let connection = three.connect(at).await;
+    let answer = connection.call(7..=7, deadline(), |_| {
+        let mut of_topic = OffsetFetchRequestTopic::default();
+        of_topic.name = StrBytes::from(topic);
+        of_topic.partition_indexes = vec![0];
+        let mut request = OffsetFetchRequest::default();
+        request.group_id = StrBytes::from(group);
+        request.topics = Some(vec![of_topic]);
+        request
+    });
+    let answer = answer.await.unwrap();
+    connection.close("fetched");
+    let offset = answer.topics[0].partitions[0].committed_offset;
+    (answer.error_code, offset)
 }
 
 /// Every partition, through every coordinator: to the end, not past it, and not where there is none. Returns how many partitions were elsewhere.
