@@ -74,8 +74,7 @@ pub(super) fn keep<M: StateMachine>(
             let mut said = Said::default();
             loop {
                 tokio::time::sleep(metadata.random.jitter(TICK)).await;
-                // Several quick steps in a row make one change. Who leads and reaches no majority can finish none: a new replica that it sent its log to would count as a copy,
-                // and a group that is lost would never be known as that.
+                // Several quick steps in a row make one change. Without a majority each step would ask for one in vain.
                 while group.is_leader()
                     && group.can_serve_reads()
                     && step(id, &group, &metadata, &mut said).await

@@ -22,6 +22,9 @@ use tokio::time::timeout;
 /// How long one entry may take to be committed and applied. Afterwards it may still come; the next step looks.
 const STEP_WITHIN: Duration = Duration::from_secs(20);
 
+/// How long a quorum may take to say that this replica leads still: some heartbeats. The next step asks again.
+const LEADS_WITHIN: Duration = Duration::from_secs(3);
+
 /// How long a checkpoint may take on its way, as Raft's own.
 const SEED_WITHIN: Duration = Duration::from_secs(120);
 
@@ -115,15 +118,18 @@ impl<M: StateMachine> Group<M> {
 
     /// Does the next thing that brings the group closer to `wanted`. New replicas are taken in as learners, and vote only when they are
     /// close behind, each as soon as it is; a leader that shall go hands over first. Only the leader may step. May be cancelled and repeated at any time: each
-    /// step starts from what is there.
+    /// step starts from what is there. Nothing is done, and nothing sent to a new replica, before a quorum of voters has answered a question that was asked after this was
+    /// called: a leader that lost them a moment ago may serve reads still, and what it sent would be a copy of a group that is lost.
     ///
     /// # Errors
-    /// [`ProposeError`]: not the leader, a change of somebody else is under way (`Overloaded`), or not known ([`ProposeError::Timeout`]).
+    /// [`ProposeError`]: not the leader (any more), a change of somebody else is under way (`Overloaded`), or not known ([`ProposeError::Timeout`]).
     pub async fn step_membership(&self, wanted: &Replicas) -> Result<MembershipStep, ProposeError> {
         if !self.is_leader() {
             let leader = self.leadership().borrow().leader;
             return Err(ProposeError::NotLeader { leader });
         }
+        let leads = timeout(LEADS_WITHIN, self.read_barrier()).await;
+        leads.map_err(|_| ProposeError::NotLeader { leader: None })??;
         let now = self.replicas();
         let all = wanted.voters.iter().chain(&wanted.learners);
         let mut unreached = Vec::new();

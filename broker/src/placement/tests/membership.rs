@@ -152,3 +152,35 @@ async fn a_learner_is_not_asked_to_lead() {
     assert_eq!(*cluster.hub.asked_to_lead.lock(), ids(&[next.get()]));
     cluster.stop().await;
 }
+
+/// Proves that a leader which has lost the others a moment ago, and may serve reads still, takes nobody in: new replicas would be copies of a group that nobody leads
+/// again. It goes on when the others are back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_takes_nobody_in() {
+    let mut cluster = Cluster::start().await;
+    for id in [4, 5] {
+        cluster.add(id, BTreeMap::new()).await;
+    }
+    let (own, leader) = cluster.leader().await;
+    leader.propose(add(0, 0)).await.expect("applied");
+    leader.propose(cut()).await.expect("applied");
+    let others = ids(&[1, 2, 3]).into_iter().filter(|id| *id != own);
+    others.for_each(|id| cluster.isolate(id));
+    // The lease is as good as new, or over: what is asked is a quorum.
+    let wanted = replicas(&[own.get(), 4, 5], &[]);
+    for _ in 0..2 {
+        let step = leader.step_membership(&wanted).await;
+        assert!(
+            matches!(step, Err(ProposeError::NotLeader { .. })),
+            "{step:?}"
+        );
+    }
+    assert_eq!(cluster.snapshots(), 0);
+    for id in [4, 5] {
+        assert!(cluster.groups[&RaftNodeId::new(id)].is_empty(), "{id}");
+    }
+    assert_eq!(leader.replicas().voters, ids(&[1, 2, 3]));
+    cluster.heal();
+    step_until(&cluster, &wanted, settled).await;
+    cluster.stop().await;
+}

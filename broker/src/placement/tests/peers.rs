@@ -170,6 +170,11 @@ impl Cluster {
         self.hub.isolated.lock().clear();
     }
 
+    /// Snapshots that were sent.
+    pub(super) fn snapshots(&self) -> u64 {
+        *self.hub.snapshots.lock()
+    }
+
     /// The leader among those that are not cut off.
     pub(super) async fn leader(&self) -> (RaftNodeId, Group<Values>) {
         let found = tokio::time::timeout(WAIT, async {
