@@ -319,6 +319,12 @@ impl Partitions {
         self.partitions.values()
     }
 
+    /// The newest entry of metadata by whose image something was dropped: no partition is created by an older one.
+    #[must_use]
+    pub const fn dropped_at(&self) -> LogIndex {
+        self.dropped_at
+    }
+
     /// Whether the group holds a partition of `topic`.
     #[must_use]
     pub fn has_topic(&self, topic: TopicId) -> bool {

@@ -73,7 +73,7 @@ impl Router {
     ) -> bool {
         let held = self.data_group(group);
         if let Some(held) = held.filter(|held| held.group().can_serve_reads()) {
-            return self.is_free_of(&held, topic);
+            return self.is_free_of(&held, topic).await;
         }
         let Some((leader, _)) = self.leader(group) else {
             return false;
@@ -86,13 +86,30 @@ impl Router {
         ends.is_some_and(|ends| ends == [End::Missing])
     }
 
-    /// Whether this broker remembers that `topic` was deleted, and a group that it leads has no partition of it. Who has not even heard of its creation does not know that.
-    pub(super) fn is_free_of(&self, led: &DataGroup, topic: TopicId) -> bool {
-        let is_gone = self.image(|image| image.deleted_topic(topic).is_some());
-        let has = || {
-            led.group()
-                .read(|machine| machine.partitions().has_topic(topic))
+    /// Whether this broker remembers that `topic` was deleted, and a group that it leads has no partition of it, nor ever gets one: it has dropped something by an image of
+    /// metadata that knows of the deletion, now if not before. A creation that was decided earlier came before that, or is refused. Who has not even heard of the topic's
+    /// creation does not know that.
+    pub(super) async fn is_free_of(&self, led: &DataGroup, topic: TopicId) -> bool {
+        let Some(term) = led.group().serving_term() else {
+            return false;
         };
-        is_gone && !has()
+        let deleted = self.image(|image| image.deleted_topic(topic).cloned());
+        let Some(deleted) = deleted else {
+            return false;
+        };
+        let had = deleted.partitions.contains(&led.id());
+        let look = || {
+            led.group().read(|machine| {
+                let held = machine.partitions();
+                (held.has_topic(topic), held.dropped_at() >= deleted.at)
+            })
+        };
+        let (has, fenced) = look();
+        if had && (has || !fenced) && self.drop_topic(led, topic).await.is_err() {
+            return false;
+        }
+        // What was looked at is a leader's if it is one of the same term afterwards.
+        let has = has && look().0;
+        !has && led.group().serving_term() == Some(term)
     }
 }

@@ -45,7 +45,7 @@ pub(super) enum End {
     At(Offset),
     /// It does not lead the group, or that has no such partition, and it does not know of its topic as a deleted one.
     NotLed,
-    /// It leads the group, which has no partition of this topic, and knows that the topic was deleted.
+    /// It leads the group, which has no partition of this topic, and gets none: the topic was deleted.
     Missing,
 }
 
@@ -127,16 +127,16 @@ fn decode_answer(bytes: &[u8], asked: usize) -> Result<Vec<End>, FormatError> {
 pub struct EndsService(pub Router);
 
 impl EndsService {
-    fn end(&self, (group, partition): Asked) -> End {
+    async fn end(&self, (group, partition): Asked) -> End {
         let held = self.0.data_group(group);
         // Before the bounds are read: they are current then.
-        match held.filter(|held| held.group().can_serve_reads()) {
-            None => End::NotLed,
-            Some(led) => match led.bounds(partition) {
-                Ok((_, end)) => End::At(end),
-                Err(_) if self.0.is_free_of(&led, partition.topic) => End::Missing,
-                Err(_) => End::NotLed,
-            },
+        let Some(led) = held.filter(|held| held.group().can_serve_reads()) else {
+            return End::NotLed;
+        };
+        match led.bounds(partition) {
+            Ok((_, end)) => End::At(end),
+            Err(_) if self.0.is_free_of(&led, partition.topic).await => End::Missing,
+            Err(_) => End::NotLed,
         }
     }
 }
@@ -149,8 +149,15 @@ impl CallService for EndsService {
             );
             Vec::new()
         });
-        let ends: Vec<End> = asked.into_iter().map(|asked| self.end(asked)).collect();
-        std::future::ready(encode_answer(&ends)).boxed()
+        let service = Self(self.0.clone());
+        let answer = async move {
+            let mut ends = Vec::with_capacity(asked.len());
+            for asked in asked {
+                ends.push(service.end(asked).await);
+            }
+            encode_answer(&ends)
+        };
+        answer.boxed()
     }
 }
 

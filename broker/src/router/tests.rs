@@ -1,13 +1,18 @@
 //! A metadata group of one as the router uses it, and changes that meet each other there.
 
 use super::*;
+use crate::datagroup::{DataGroupConfig, DataMachine};
 use crate::log::{GroupLog, GroupLogConfig, LogEnv, NoObserver};
-use crate::metadata::{Admission, MetadataCommand, MetadataOutcome};
+use crate::metadata::{Admission, MetadataCommand, MetadataOutcome, NameBefore};
+use crate::partition::{PartitionCommand, PartitionOutcome};
 use crate::placement::{GroupConfig, Member, NoPeers};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidelog_env::{MemoryDisk, SystemClock, SystemRandom, Tasks};
-use tidelog_model::{ClusterId, RaftNodeId, TimestampMs};
+use object_store::memory::InMemory;
+use tidelog_model::{ClusterId, ProducerId, RaftNodeId, TimestampMs};
+use tidelog_tiering::reader::{ReaderConfig, RemoteReader};
+use tidelog_tiering::store::{StoreLimits, TierStore};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -111,4 +116,94 @@ async fn groups_of_several_numbers_of_copies_at_once() {
         assert_eq!(placed, [copies; 2]);
     }
     group.stop().await;
+}
+
+/// A data group of broker 1 alone, which compares nothing with metadata by itself.
+async fn data_group(tasks: &Tasks) -> DataGroup {
+    let (cluster, id) = (ClusterId::new(Uuid::from_u128(7)), PlacementGroupId::new(1));
+    let config = GroupLogConfig::new("/data/groups/1".into(), cluster, id, OWN.1);
+    let env = LogEnv {
+        disk: MemoryDisk::default().shared(),
+        random: SystemRandom::shared(),
+        tasks: tasks.clone(),
+        fatal: Arc::new(|failure| panic!("{failure}")),
+        observer: Arc::new(NoObserver),
+    };
+    let log = GroupLog::open(config.with_file_bytes(4 << 20), env).await;
+    let member = Member {
+        broker: OWN.0,
+        address: String::new(),
+    };
+    let config = GroupConfig::alone(id, OWN.1, member);
+    let machine = DataMachine::new(cluster, id);
+    let started = Group::start(config, log.unwrap(), machine, Arc::new(NoPeers)).await;
+    let group = started.unwrap();
+    group.wait_leader(WITHIN).await.unwrap();
+    let store = TierStore::new(
+        Arc::new(InMemory::new()),
+        &object_store::path::Path::default(),
+        cluster,
+        SystemRandom::shared(),
+        StoreLimits::default(),
+    );
+    let reader = RemoteReader::new(store, ReaderConfig::default(), tasks.clone());
+    let (config, clock) = (DataGroupConfig::default(), SystemClock::shared());
+    DataGroup::start(id, config, group, Arc::new(reader), clock, tasks)
+}
+
+/// Proves that a partition whose creation was decided while its topic was there, and is committed late, is created no more once the name of the deleted topic is free; and
+/// that the name is not free where the creation came first and nothing has dropped it yet, until it is dropped.
+#[tokio::test]
+async fn no_partition_comes_after_its_name_is_free() {
+    let metadata = metadata_group().await;
+    let tasks = Tasks::new();
+    let group = data_group(&tasks).await;
+    let router = router(&metadata);
+    router.hold(group.clone());
+    for (id, is_late) in [(1, true), (2, false)] {
+        let topic = TopicId::new(Uuid::from_u128(id));
+        let before = router.image(|image| {
+            let before = image.deleted("t");
+            before.map_or(NameBefore::Free, |topic| NameBefore::Dropped(topic.id))
+        });
+        let create = MetadataCommand::CreateTopic {
+            id: topic,
+            name: "t".to_owned(),
+            partitions: vec![group.id()],
+            configs: BTreeMap::new(),
+            before,
+        };
+        let (_, outcome) = metadata.propose(create.encode(STAMP)).await.unwrap();
+        assert_eq!(outcome, MetadataOutcome::TopicCreated(topic));
+        let decided = router.image(|image| PartitionCommand::CreatePartition {
+            partition: PartitionId {
+                topic,
+                index: PartitionIndex::new(0),
+            },
+            topic_name: "t".to_owned(),
+            by: image.last().index,
+            first_new_producer: ProducerId::new(0),
+        });
+        let delete = MetadataCommand::DeleteTopic { id: topic };
+        let has = || {
+            let group = group.group();
+            group.read(|machine| machine.partitions().has_topic(topic))
+        };
+        if !is_late {
+            group.propose(decided.clone()).await.unwrap();
+            assert!(has());
+        }
+        metadata.propose(delete.encode(STAMP)).await.unwrap();
+        let free = router.wait_dropped("t", Instant::now() + WITHIN).await;
+        assert_eq!(free.unwrap(), NameBefore::Dropped(topic));
+        let (_, outcome) = group.propose(decided).await.unwrap();
+        assert!(
+            matches!(outcome, PartitionOutcome::Refused(_)),
+            "{outcome:?}"
+        );
+        assert!(!has());
+    }
+    group.group().stop().await;
+    metadata.stop().await;
+    tasks.stop().await;
 }
