@@ -236,6 +236,22 @@ impl<'a> Reader<'a> {
         Ok(i64::from_le_bytes(self.array(what)?))
     }
 
+    /// Eight bytes of a number that is never negative.
+    pub fn natural(&mut self, what: &'static str) -> Result<i64, FormatError> {
+        match self.i64(what)? {
+            negative if negative < 0 => Err(FormatError::Invalid(what)),
+            number => Ok(number),
+        }
+    }
+
+    /// Four bytes of a number that is never negative.
+    pub fn natural_i32(&mut self, what: &'static str) -> Result<i32, FormatError> {
+        match self.i32(what)? {
+            negative if negative < 0 => Err(FormatError::Invalid(what)),
+            number => Ok(number),
+        }
+    }
+
     /// Sixteen bytes.
     pub fn uuid(&mut self, what: &'static str) -> Result<Uuid, FormatError> {
         Ok(Uuid::from_bytes(self.array(what)?))

@@ -124,12 +124,12 @@ fn part(from: &mut Reader<'_>) -> Result<Part, FormatError> {
     Ok(Part {
         partition: PartitionId {
             topic: TopicId::new(from.uuid("the topic")?),
-            index: PartitionIndex::new(from.i32("the partition")?),
+            index: PartitionIndex::new(from.natural_i32("the partition")?),
         },
-        log_start: Offset::new(from.i64("log start")?),
-        tiered_until: Offset::new(from.i64("tiered until")?),
-        high_watermark: Offset::new(from.i64("the high watermark")?),
-        local_start: Offset::new(from.i64("local start")?),
+        log_start: Offset::new(from.natural("log start")?),
+        tiered_until: Offset::new(from.natural("tiered until")?),
+        high_watermark: Offset::new(from.natural("the high watermark")?),
+        local_start: Offset::new(from.natural("local start")?),
         local_bytes: from.u64("local bytes")?,
         remote_bytes: from.u64("remote bytes")?,
     })

@@ -101,9 +101,9 @@ impl DeletedTopics {
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, FormatError> {
         let what = "the deleted topics";
-        let mut deleted = Self::forgotten(from.i64("who is a new producer")?);
+        let mut deleted = Self::forgotten(from.natural("who is a new producer")?);
         let count = from.count(4 + 16 + 8 + 8 + 4, what)?;
-        if count > DELETED_MAX || deleted.first_new_producer < 0 {
+        if count > DELETED_MAX {
             return Err(FormatError::Invalid(what));
         }
         for _ in 0..count {
@@ -112,7 +112,7 @@ impl DeletedTopics {
             let topic = DeletedTopic {
                 id: TopicId::new(from.uuid("a deleted topic")?),
                 at: LogIndex::new(from.u64("its deletion")?),
-                first_new_producer: ProducerId::new(from.i64("who was a new producer")?),
+                first_new_producer: ProducerId::new(from.natural("who was a new producer")?),
                 partitions: super::format_command::take_groups(from)?,
             };
             deleted.partitions += topic.partitions.len();
@@ -276,8 +276,8 @@ mod tests {
         assert_eq!(rig.first_new(4), 2 * PRODUCER_ID_BLOCK);
     }
 
-    /// Proves that the bytes stay as released: of the command with what it knows of the name, and of a snapshot with what is remembered; and
-    /// that a name that has a topic is not remembered as well.
+    /// Proves that the bytes stay as released: of the command with what it knows of the name, and of a snapshot with what is remembered; that
+    /// a name that has a topic is not remembered as well, and that no producer's id is negative.
     #[test]
     fn golden() {
         let stamp = TimestampMs::new(5);
@@ -323,6 +323,29 @@ mod tests {
         let remembered = both.deleted("a").unwrap().clone();
         both.deleted.remember("b".to_owned(), remembered);
         assert!(MetadataImage::decode(&both.encode()).is_err());
+        refuses_negative(&rig.0);
+    }
+
+    /// No id below zero is taken for one of a producer, wherever one is read.
+    fn refuses_negative(good: &MetadataImage) {
+        let none = ProducerId::new(-1);
+        let changes: [&dyn Fn(&mut MetadataImage); 4] = [
+            &|image| image.next_producer_id = -1,
+            &|image| image.deleted.first_new_producer = -1,
+            &|image| {
+                let topic = image.deleted.by_name.get_mut("a").unwrap();
+                topic.first_new_producer = none;
+            },
+            &|image| {
+                let topic = image.topics.get_mut(&topic_id(3)).unwrap();
+                topic.first_new_producer = none;
+            },
+        ];
+        for (at, change) in changes.iter().enumerate() {
+            let mut wrong = good.clone();
+            change(&mut wrong);
+            assert!(MetadataImage::decode(&wrong.encode()).is_err(), "{at}");
+        }
     }
 
     fn topic(at: u64, partitions: usize) -> DeletedTopic {

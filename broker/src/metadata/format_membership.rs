@@ -157,7 +157,7 @@ pub(super) fn take_preferred(
 ) -> Result<(), FormatError> {
     for _ in 0..from.count(4 + 4, "the preferred leaders")? {
         let group = PlacementGroupId::new(from.u32("a led group")?);
-        let node = NodeId::new(from.i32("a preferred leader")?);
+        let node = NodeId::new(from.natural_i32("a preferred leader")?);
         insert_ascending(&mut image.preferred, group, node, "the preferred leaders")?;
     }
     Ok(())
@@ -181,7 +181,7 @@ pub(super) fn take_departed(
         return Err(FormatError::Invalid("who has left"));
     }
     for _ in 0..count {
-        let node = NodeId::new(from.i32("a broker that has left")?);
+        let node = NodeId::new(from.natural_i32("a broker that has left")?);
         let raft_node = RaftNodeId::new(from.u64("its Raft node")?);
         image.departed.push((node, raft_node));
     }
@@ -208,7 +208,7 @@ pub(super) fn take_members(
     image: &mut MetadataImage,
 ) -> Result<(), FormatError> {
     for _ in 0..from.count(4 + 8 + 1, "the members")? {
-        let node = NodeId::new(from.i32("a member")?);
+        let node = NodeId::new(from.natural_i32("a member")?);
         let member = ClusterMember {
             raft_node: RaftNodeId::new(from.u64("a member's Raft node")?),
             draining: from.flag("whether a member is drained")?,
@@ -235,7 +235,7 @@ pub(super) fn take_members(
         let group = PlacementGroupId::new(from.u32("a founded group")?);
         let mut members = BTreeMap::new();
         for _ in 0..from.count(4 + 8, "the founders of a group")? {
-            let node = NodeId::new(from.i32("a founder")?);
+            let node = NodeId::new(from.natural_i32("a founder")?);
             let raft_node = RaftNodeId::new(from.u64("a founder's Raft node")?);
             insert_ascending(&mut members, node, raft_node, "the founders of a group")?;
         }

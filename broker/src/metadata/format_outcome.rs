@@ -101,8 +101,8 @@ impl MetadataOutcome {
             }),
             CONFIGS_SET => Self::ConfigsSet(from.text_map("the configs")?),
             PRODUCER_IDS => Self::ProducerIds(ProducerIdBlock {
-                first: ProducerId::new(from.i64("the first id")?),
-                count: from.i64("the count")?,
+                first: ProducerId::new(from.natural("the first id")?),
+                count: from.natural("the count")?,
             }),
             REFUSED => Self::Refused(refusal(from)?),
             BROKER_FENCE_SET => Self::BrokerFenceSet,

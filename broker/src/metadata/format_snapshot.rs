@@ -109,14 +109,11 @@ impl MetadataImage {
             let id = ClusterId::new(from.uuid("the cluster")?);
             image.cluster = Some((id, from.text("the cluster's name")?));
         }
-        image.next_producer_id = from.i64("the next producer id")?;
-        if image.next_producer_id < 0 {
-            return Err(FormatError::Invalid("the next producer id"));
-        }
+        image.next_producer_id = from.natural("the next producer id")?;
         image.groups = take_replicas(&mut from)?;
         take_slots(&mut from, &mut image)?;
         for _ in 0..from.count(4 + 4 + 3 + 8, "the brokers")? {
-            let node = NodeId::new(from.i32("a broker")?);
+            let node = NodeId::new(from.natural_i32("a broker")?);
             let broker = take_broker(&mut from, version)?;
             insert_ascending(&mut image.brokers, node, broker, "the brokers")?;
         }
@@ -190,7 +187,7 @@ fn take_topic(
         partitions: take_groups(from)?,
         configs: from.text_map("a topic's configs")?,
         first_new_producer: ProducerId::new(match version {
-            VERSION_WITH_DELETED.. => from.i64("a topic's first new producer")?,
+            VERSION_WITH_DELETED.. => from.natural("a topic's first new producer")?,
             _ => i64::MAX,
         }),
     };

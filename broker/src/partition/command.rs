@@ -321,6 +321,9 @@ fn get_image(input: &mut Bytes, version: u8) -> Result<LogIndex, MalformedComman
 
 fn get_creation(input: &mut Bytes, version: u8) -> Result<PartitionCommand, MalformedCommand> {
     let partition = get_partition(input)?;
+    if partition.index.get() < 0 {
+        return Err(MalformedCommand("a partition's index is negative"));
+    }
     let length = usize::from(input.try_get_u16_le()?);
     if input.remaining() < length {
         return Err(MalformedCommand("truncated"));
@@ -329,14 +332,19 @@ fn get_creation(input: &mut Bytes, version: u8) -> Result<PartitionCommand, Malf
     let topic_name = std::str::from_utf8(&name)
         .map_err(|_| MalformedCommand("topic name is not UTF-8"))?
         .to_owned();
+    let by = get_image(input, version)?;
+    let first_new_producer = match version {
+        VERSION => i64::MAX,
+        _ => input.try_get_i64_le()?,
+    };
+    if first_new_producer < 0 {
+        return Err(MalformedCommand("the first new producer is negative"));
+    }
     Ok(PartitionCommand::CreatePartition {
         partition,
         topic_name,
-        by: get_image(input, version)?,
-        first_new_producer: ProducerId::new(match version {
-            VERSION => i64::MAX,
-            _ => input.try_get_i64_le()?,
-        }),
+        by,
+        first_new_producer: ProducerId::new(first_new_producer),
     })
 }
 

@@ -158,6 +158,27 @@ fn commands_of_version_1() {
     assert_read(file, commands_as_version_1_said());
 }
 
+/// Proves that a creation with a negative number is not read.
+#[test]
+fn a_creation_with_negative_numbers_is_refused() {
+    let read = |index, first_new| {
+        let command = PartitionCommand::CreatePartition {
+            partition: PartitionId {
+                index: PartitionIndex::new(index),
+                ..partition()
+            },
+            topic_name: "t".into(),
+            by: LogIndex::new(11),
+            first_new_producer: ProducerId::new(first_new),
+        };
+        let stamp = TimestampMs::new(1);
+        Stamped::decode(&Stamped { stamp, command }.encode(), 0)
+    };
+    assert!(read(0, 0).is_ok());
+    assert!(read(-1, 0).is_err());
+    assert!(read(0, -1).is_err());
+}
+
 fn machine(commands: Vec<PartitionCommand>) -> Partitions {
     let mut machine = Partitions::default();
     for (at, command) in commands.into_iter().take(5).enumerate() {

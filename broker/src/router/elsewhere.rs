@@ -87,7 +87,7 @@ pub fn decode_leaders(
     let mut leaders = BTreeMap::new();
     for _ in 0..count {
         let group = PlacementGroupId::new(from.u32("a group")?);
-        let leader = NodeId::new(from.i32("a leader")?);
+        let leader = NodeId::new(from.natural_i32("a leader")?);
         leaders.insert(group, (leader, Term::new(from.u64("a term")?)));
     }
     from.finish()?;

@@ -89,7 +89,7 @@ fn decode_question(bytes: &[u8]) -> Result<Vec<Asked>, FormatError> {
     list(bytes, ASKED_BYTES, |from| {
         let group = PlacementGroupId::new(from.u32("the group")?);
         let topic = TopicId::new(from.uuid("the topic")?);
-        let index = PartitionIndex::new(from.i32("the partition")?);
+        let index = PartitionIndex::new(from.natural_i32("the partition")?);
         Ok((group, PartitionId { topic, index }))
     })
 }

@@ -116,8 +116,11 @@ impl<'a> Decoder<'a> {
         Ok(Uuid::from_bytes(self.array()?))
     }
 
+    /// An offset of a record, or of the end: never negative.
     pub(crate) fn offset(&mut self) -> Result<Offset, FormatError> {
-        Ok(Offset::new(self.i64()?))
+        let offset = self.i64()?;
+        self.rule(offset >= 0, "an offset is negative")?;
+        Ok(Offset::new(offset))
     }
 
     pub(crate) fn timestamp(&mut self) -> Result<TimestampMs, FormatError> {

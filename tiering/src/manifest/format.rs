@@ -190,6 +190,7 @@ fn read_partition(input: &mut Decoder<'_>, version: u16) -> Result<PartitionMani
         topic,
         index: PartitionIndex::new(input.i32()?),
     };
+    input.rule(id.index.get() >= 0, "a partition's index is negative")?;
     let name_length = usize::from(input.u16()?);
     let name = std::str::from_utf8(input.take(name_length)?);
     let topic_name = name
@@ -203,7 +204,7 @@ fn read_partition(input: &mut Decoder<'_>, version: u16) -> Result<PartitionMani
         next_offset: input.offset()?,
         first_new_producer: match version {
             VERSION_WITHOUT_NEW_PRODUCERS => ProducerId::new(i64::MAX),
-            _ => ProducerId::new(input.i64()?),
+            _ => read_producer_id(input)?,
         },
         epochs: read_epochs(input)?,
         segments: read_segments(input)?,
@@ -242,9 +243,16 @@ fn read_producers(input: &mut Decoder<'_>) -> Result<Vec<ProducerEntry>, FormatE
     Ok(producers)
 }
 
+fn read_producer_id(input: &mut Decoder<'_>) -> Result<ProducerId, FormatError> {
+    let id = input.i64()?;
+    input.rule(id >= 0, "a producer id is negative")?;
+    Ok(ProducerId::new(id))
+}
+
 fn read_producer(input: &mut Decoder<'_>) -> Result<ProducerEntry, FormatError> {
-    let id = ProducerId::new(input.i64()?);
+    let id = read_producer_id(input)?;
     let epoch = ProducerEpoch::new(input.i16()?);
+    input.rule(epoch.get() >= 0, "a producer's epoch is negative")?;
     let last_stamp = input.timestamp()?;
     let count = usize::from(input.u8()?);
     input.rule(
@@ -257,12 +265,16 @@ fn read_producer(input: &mut Decoder<'_>) -> Result<ProducerEntry, FormatError> 
     )?;
     let mut batches = Vec::with_capacity(count);
     for _ in 0..count {
-        batches.push(ProducerBatch {
+        let batch = ProducerBatch {
             base_sequence: Sequence::new(input.i32()?),
             last_sequence: Sequence::new(input.i32()?),
             base_offset: input.offset()?,
             append_time: input.timestamp()?,
-        });
+        };
+        let sequences = [batch.base_sequence, batch.last_sequence];
+        let known = sequences.iter().all(|sequence| sequence.get() >= 0);
+        input.rule(known, "a sequence is negative")?;
+        batches.push(batch);
     }
     Ok(ProducerEntry {
         id,

@@ -6,6 +6,7 @@ use super::*;
 use crate::format::FormatError;
 use crate::testing::{golden, object_id, partition};
 use proptest::prelude::*;
+use tidelog_model::PartitionIndex;
 
 fn segment(base: i64, last: i64, object: u128) -> SegmentEntry {
     SegmentEntry {
@@ -96,6 +97,28 @@ fn a_manifest_reads_back() {
         ..manifest
     };
     assert_eq!(decode(&encode(&empty)).unwrap(), empty);
+}
+
+/// Proves that no number that is never negative is read as a negative one.
+#[test]
+fn negative_numbers_are_refused() {
+    let changes: [fn(&mut PartitionManifest); 9] = [
+        |of| of.id.index = PartitionIndex::new(-1),
+        |of| of.log_start = Offset::new(-1),
+        |of| of.tiered_until = Offset::new(-1),
+        |of| of.next_offset = Offset::new(-1),
+        |of| of.first_new_producer = ProducerId::new(-1),
+        |of| of.epochs[0].start = Offset::new(-1),
+        |of| of.producers[0].id = ProducerId::new(-1),
+        |of| of.producers[0].epoch = ProducerEpoch::new(-1),
+        |of| of.producers[1].batches[0].base_sequence = Sequence::new(-1),
+    ];
+    for (at, change) in changes.iter().enumerate() {
+        let mut manifest = sample();
+        change(&mut manifest.partitions[0]);
+        let read = decode(&encode(&manifest));
+        assert!(matches!(read, Err(FormatError::Rule { .. })), "{at}");
+    }
 }
 
 /// Proves that version 2 is written as it always was.
@@ -214,7 +237,7 @@ proptest! {
     /// Proves identity for manifests of any shape.
     #[test]
     fn any_manifest_reads_back(
-        shapes in prop::collection::vec((any::<i32>(), 0usize..4, 0usize..4, 0usize..6, "\\PC{0,12}"), 0..6),
+        shapes in prop::collection::vec((0..=i32::MAX, 0usize..4, 0usize..4, 0usize..6, "\\PC{0,12}"), 0..6),
         coordinator in prop::collection::vec(any::<u8>(), 0..50),
     ) {
         let mut shapes = shapes;

@@ -74,7 +74,7 @@ fn put_group(to: &mut Writer, group: &StoredConsumerGroup) {
 
 fn take_group(from: &mut Reader<'_>) -> Result<StoredConsumerGroup, FormatError> {
     let mut group = StoredConsumerGroup {
-        generation: from.i32("a group's generation")?,
+        generation: from.natural_i32("a group's generation")?,
         protocol_type: from.text("a group's protocol type")?,
         protocol: from.text("a group's protocol")?,
         leader: MemberId::new(from.text("a group's leader")?),
@@ -84,13 +84,13 @@ fn take_group(from: &mut Reader<'_>) -> Result<StoredConsumerGroup, FormatError>
         group.empty_since = Some(TimestampMs::new(from.i64("a group's emptiness")?));
     }
     group.members = take_members(from)?;
-    if group.generation < 0 || group.members.is_empty() != group.empty_since.is_some() {
+    if group.members.is_empty() != group.empty_since.is_some() {
         return Err(FormatError::Invalid("a group"));
     }
     for _ in 0..from.count(20 + 8 + 4 + 4 + 8, "the offsets")? {
         let partition = take_partition(from)?;
         let committed = CommittedOffset {
-            offset: Offset::new(from.i64("an offset")?),
+            offset: Offset::new(from.natural("an offset")?),
             leader_epoch: LeaderEpoch::new(from.i32("a leader epoch")?),
             metadata: from.text("an offset's metadata")?,
             stamp: TimestampMs::new(from.i64("a commit's stamp")?),
