@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::machine::{DataMachine, DataOutcome};
 use crate::partition::command::{Stamped, append_overhead};
 use crate::partition::{HotReader, PartitionCommand, PartitionOutcome, Proposer, ProposerConfig};
-use crate::placement::{Command, Group, PlacementError, ProposeError};
+use crate::placement::{Command, Group, PlacementError, ProposeError, entry_bytes_max};
 use bytes::Bytes;
 use tidelog_env::{Clock, CrashPoint, Tasks, crash_point};
 use tidelog_model::{LeaderEpoch, LogId, LogIndex, PlacementGroupId, TimestampMs};
@@ -32,6 +32,12 @@ pub struct DataGroup {
     hot: HotReader,
     remote: Arc<RemoteReader>,
     clock: Arc<dyn Clock>,
+}
+
+/// The largest record batch that a data group takes whose log files have so many bytes, as [`DataGroup::batch_bytes_max`] says of one that is there.
+#[must_use]
+pub fn batch_bytes_in(file_bytes: u64) -> usize {
+    entry_bytes_max(file_bytes).saturating_sub(append_overhead(1))
 }
 
 impl DataGroup {

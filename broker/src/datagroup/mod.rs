@@ -9,7 +9,7 @@ mod machine;
 mod read;
 mod times;
 
-pub use handle::{DataGroup, DataGroupConfig};
+pub use handle::{DataGroup, DataGroupConfig, batch_bytes_in};
 pub use machine::{DataMachine, DataOutcome};
 pub use read::{Batch, FetchError, Fetched};
 pub use times::TimeLookup;

@@ -33,7 +33,7 @@ pub use metrics::{BatchObservation, Counter, LogMetrics, LogObserver, NoObserver
 pub use pace::ZeroingPace;
 pub use types::{
     AppendDone, EntryKind, FatalSignal, GroupLogConfig, LogEntry, LogEnv, LogState, Vote,
-    WriterMode,
+    WriterMode, entry_bytes_in,
 };
 
 use bytes::{Bytes, BytesMut};

@@ -111,6 +111,12 @@ pub struct GroupLogConfig {
     pub writer: WriterMode,
 }
 
+/// Bytes of an entry that fit a log of files of so many bytes.
+#[must_use]
+pub fn entry_bytes_in(file_bytes: u64) -> usize {
+    usize::try_from(file_bytes / 4).unwrap_or(usize::MAX)
+}
+
 impl GroupLogConfig {
     /// The smallest log file: header, and a few frames.
     pub const FILE_BYTES_MIN: u64 = 16 * 1024;
@@ -120,7 +126,7 @@ impl GroupLogConfig {
     /// Sets the size of a log file, and what depends on it: an entry and a batch take a quarter of it at most.
     #[must_use]
     pub fn with_file_bytes(mut self, file_bytes: u64) -> Self {
-        let quarter = usize::try_from(file_bytes / 4).unwrap_or(usize::MAX);
+        let quarter = entry_bytes_in(file_bytes);
         self.file_bytes = file_bytes;
         self.entry_bytes_max = self.entry_bytes_max.min(quarter);
         self.batch_bytes_max = self.batch_bytes_max.min(quarter);

@@ -1,10 +1,11 @@
 //! Settings of a placement group, and what they mean to openraft.
 //!
-//! Owns: [`GroupConfig`], [`PlacementError`].
+//! Owns: [`GroupConfig`], [`PlacementError`], how large a command may be.
 //! Not here: settings of its log (`log`).
 //! Spec: docs/protocols/placement.md
 
 use super::raft_types::Member;
+use crate::log::entry_bytes_in;
 use openraft::SnapshotPolicy;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,6 +48,12 @@ pub struct GroupConfig {
     pub in_flight_bytes_max: usize,
     /// How long a proposer waits for its outcome.
     pub propose_deadline: Duration,
+}
+
+/// Bytes of one command at most, in a group of the defaults whose log files have so many.
+#[must_use]
+pub fn entry_bytes_max(file_bytes: u64) -> usize {
+    ENTRY_BYTES_MAX.min(entry_bytes_in(file_bytes))
 }
 
 impl GroupConfig {

@@ -23,7 +23,7 @@ mod peers;
 mod propose;
 mod raft_types;
 
-pub use config::{GroupConfig, PlacementError};
+pub use config::{GroupConfig, PlacementError, entry_bytes_max};
 pub use contract::{Command, Leadership, ProposeError, SnapshotError, StateMachine};
 pub use group::Group;
 pub use group_map::GroupMap;

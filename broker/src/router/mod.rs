@@ -77,13 +77,15 @@ struct Inner {
     ends: ends::Ends,
     fitness: FitnessBook,
     names: names::Names,
+    batch_bytes: usize,
     producer_ids: producer_ids::ProducerIds,
 }
 
 impl Router {
-    /// A router over the groups that this broker comes to hold, and over those that `elsewhere` knows of.
+    /// A router over the groups that this broker comes to hold, and over those that `elsewhere` knows of. `batch_bytes`: the largest record batch that a data group would
+    /// take here.
     #[must_use]
-    pub fn new(metadata: MetadataClient, elsewhere: LeadersElsewhere) -> Self {
+    pub fn new(metadata: MetadataClient, elsewhere: LeadersElsewhere, batch_bytes: usize) -> Self {
         let producer_ids = producer_ids::ProducerIds::default();
         Self {
             inner: Arc::new(Inner {
@@ -94,6 +96,7 @@ impl Router {
                 ends: ends::Ends::default(),
                 fitness: FitnessBook::default(),
                 names: names::Names::default(),
+                batch_bytes,
                 producer_ids,
             }),
         }
@@ -184,14 +187,14 @@ impl Router {
         groups.into_iter()
     }
 
-    /// The largest record batch that every data group of this broker takes: what a topic may ask for, since its partitions may
+    /// The largest record batch that every data group of this broker takes, or would take where it holds none: what a topic may ask for, since its partitions may
     /// be in any of them.
     #[must_use]
     pub fn batch_bytes_max(&self) -> usize {
         self.data_groups()
             .map(|group| group.batch_bytes_max())
             .min()
-            .unwrap_or(usize::MAX)
+            .unwrap_or(self.inner.batch_bytes)
     }
 
     /// The data group with this id, if this broker holds a replica of it.

@@ -1,15 +1,15 @@
 //! A metadata group of one as the router uses it, and changes that meet each other there.
 
 use super::*;
-use crate::datagroup::{DataGroupConfig, DataMachine};
+use crate::datagroup::{DataGroupConfig, DataMachine, batch_bytes_in};
 use crate::log::{GroupLog, GroupLogConfig, LogEnv, NoObserver};
 use crate::metadata::{Admission, MetadataCommand, MetadataOutcome, NameBefore};
 use crate::partition::{PartitionCommand, PartitionOutcome};
 use crate::placement::{GroupConfig, Member, NoPeers};
+use object_store::memory::InMemory;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidelog_env::{MemoryDisk, SystemClock, SystemRandom, Tasks};
-use object_store::memory::InMemory;
 use tidelog_model::{ClusterId, ProducerId, RaftNodeId, TimestampMs};
 use tidelog_tiering::reader::{ReaderConfig, RemoteReader};
 use tidelog_tiering::store::{StoreLimits, TierStore};
@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 const WITHIN: Duration = Duration::from_secs(20);
+const FILE_BYTES: u64 = 4 << 20;
 pub(super) const STAMP: TimestampMs = TimestampMs::new(1);
 const OWN: (NodeId, RaftNodeId) = (NodeId::new(1), RaftNodeId::new(11));
 
@@ -32,7 +33,7 @@ pub(super) async fn metadata_group() -> Group<MetadataMachine> {
         fatal: Arc::new(|failure| panic!("{failure}")),
         observer: Arc::new(NoObserver),
     };
-    let log = GroupLog::open(config.with_file_bytes(4 << 20), env).await;
+    let log = GroupLog::open(config.with_file_bytes(FILE_BYTES), env).await;
     let member = Member {
         broker: OWN.0,
         address: String::new(),
@@ -77,7 +78,11 @@ fn router(group: &Group<MetadataMachine>) -> Router {
         clock: SystemClock::shared(),
         random: SystemRandom::shared(),
     };
-    Router::new(client, LeadersElsewhere::default())
+    Router::new(
+        client,
+        LeadersElsewhere::default(),
+        batch_bytes_in(FILE_BYTES),
+    )
 }
 
 /// Proves that topics which ask for groups of new numbers of copies at the same time are all created: who was slower plans anew.
@@ -129,7 +134,7 @@ async fn data_group(tasks: &Tasks) -> DataGroup {
         fatal: Arc::new(|failure| panic!("{failure}")),
         observer: Arc::new(NoObserver),
     };
-    let log = GroupLog::open(config.with_file_bytes(4 << 20), env).await;
+    let log = GroupLog::open(config.with_file_bytes(FILE_BYTES), env).await;
     let member = Member {
         broker: OWN.0,
         address: String::new(),
@@ -203,6 +208,22 @@ async fn no_partition_comes_after_its_name_is_free() {
         );
         assert!(!has());
     }
+    group.group().stop().await;
+    metadata.stop().await;
+    tasks.stop().await;
+}
+
+/// Proves that a broker without a data group bounds record batches as one with a group of the same log files does.
+#[tokio::test]
+async fn batches_are_bounded_without_a_data_group() {
+    let metadata = metadata_group().await;
+    let tasks = Tasks::new();
+    let router = router(&metadata);
+    let without = router.batch_bytes_max();
+    assert!(without < 1 << 20, "{without}");
+    let group = data_group(&tasks).await;
+    router.hold(group.clone());
+    assert_eq!(router.batch_bytes_max(), without);
     group.group().stop().await;
     metadata.stop().await;
     tasks.stop().await;

@@ -25,6 +25,7 @@ use super::store::NodeStore;
 use super::store_mark::{self, Marking};
 use crate::config::Config;
 use crate::coordinator::service::Coordinator;
+use crate::datagroup::batch_bytes_in;
 use crate::metadata::MetadataMachine;
 use crate::offload::{Offload, StoreGuard, keep_metadata};
 use crate::peer::Registered;
@@ -135,7 +136,8 @@ pub(super) async fn start(parts: Parts<'_>) -> Result<NodeGroups, StartError> {
     let metadata = started.group;
     let client = metadata_client(&parts, &metadata);
     let elsewhere = LeadersElsewhere::default();
-    let router = Router::new(client.clone(), elsewhere.clone());
+    let batch_bytes = batch_bytes_in(parts.config.log.file_bytes);
+    let router = Router::new(client.clone(), elsewhere.clone(), batch_bytes);
     let marked = metadata.clone();
     let guard = StoreGuard::new(parts.store.tier.clone(), move || {
         marked.read(|machine| machine.image().store())
