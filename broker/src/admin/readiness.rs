@@ -135,11 +135,11 @@ fn both(one: Option<String>, other: Option<String>) -> Option<String> {
     }
 }
 
-/// Whether the replica here votes, if it shall: until then the others must not go.
+/// Whether the replica here votes for good, if it shall: until then the others must not go.
 fn votes<M: StateMachine>(router: &Router, id: PlacementGroupId, group: &Group<M>) -> bool {
     let (own, now) = (router.node(), router.now());
     let shall = router.image(|image| shall_vote(image, own, now, id));
-    shall.is_none_or(|raft_node| group.replicas().voters.contains(&raft_node))
+    shall.is_none_or(|raft_node| group.votes(raft_node))
 }
 
 /// As which Raft node `own` shall vote in the group; `None`: it shall not.

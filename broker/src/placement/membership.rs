@@ -91,6 +91,17 @@ impl<M: StateMachine> Group<M> {
         }
     }
 
+    /// Whether `replica` votes for good, as far as this one knows: in each set of voters that is committed. One that a change under way lets vote does so perhaps no more
+    /// under the next leader, and until the change is finished, a majority of the old voters is needed besides.
+    #[must_use]
+    pub fn votes(&self, replica: RaftNodeId) -> bool {
+        let metrics = self.core.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let sets = metrics.committed_membership_config.membership();
+        let sets = sets.get_joint_config();
+        !sets.is_empty() && sets.iter().all(|voters| voters.contains(&replica.get()))
+    }
+
     /// How far each replica's log is known to agree with the leader's, those that have lost what they acknowledged left out; empty unless this replica leads.
     #[must_use]
     pub fn matched(&self) -> BTreeMap<RaftNodeId, LogIndex> {

@@ -184,3 +184,41 @@ async fn a_lease_takes_nobody_in() {
     step_until(&cluster, &wanted, settled).await;
     cluster.stop().await;
 }
+
+/// Proves that a replica which a change under way lets vote does not count as a voter before that is committed, and finished.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_vote_soon_does_not_vote() {
+    let mut cluster = Cluster::start().await;
+    cluster.add(4, BTreeMap::new()).await;
+    let new = RaftNodeId::new(4);
+    step_until(&cluster, &replicas(&[1, 2, 3], &[4]), settled).await;
+    let (own, leader) = cluster.leader().await;
+    assert!(leader.votes(own) && !leader.votes(new));
+    let others = ids(&[1, 2, 3]).into_iter().filter(|id| *id != own);
+    let others: Vec<RaftNodeId> = others.collect();
+    others.iter().for_each(|id| cluster.isolate(*id));
+    let voters = BTreeSet::from([own.get(), others[0].get(), new.get()]);
+    let changing = tokio::spawn(async move {
+        let raft = leader.core.raft.clone();
+        raft.change_membership(voters, false).await
+    });
+    let there = cluster.groups[&new].clone();
+    let hears = tokio::time::timeout(WAIT, async {
+        while !there.replicas().voters.contains(&new) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    hears.await.expect("it hears of the change");
+    assert!(!there.votes(new));
+    cluster.heal();
+    let wanted = replicas(&[own.get(), others[0].get(), 4], &[]);
+    step_until(&cluster, &wanted, settled).await;
+    let votes = tokio::time::timeout(WAIT, async {
+        while !there.votes(new) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    votes.await.expect("it learns that it is committed");
+    changing.abort();
+    cluster.stop().await;
+}
