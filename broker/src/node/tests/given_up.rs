@@ -6,20 +6,41 @@ use super::three::{SETTLE, Three, create, free_ports, produce, sorted};
 use super::*;
 use tidelog_client::admin_http::{AdminError, Members};
 
-/// Broker `id` of five is not replaced; what the operator is told, once that has these words: who is slow to answer has not called a group safe yet, or has not said that
-/// it has nothing of it.
-async fn refused(five: &Three, id: i32, words: &[&str]) -> String {
+/// What an operator is told, once the refusal has these words. Others come before: who is slow has not said yet that it waits, or lives no more, or what it has.
+async fn refused<T: std::fmt::Debug>(
+    words: &[&str],
+    ask: impl AsyncFn() -> Result<T, AdminError>,
+) -> String {
     let until = Instant::now() + SETTLE;
     loop {
-        let refused = admin(five, 3).add_broker(id, false).await.unwrap_err();
-        let message = match refused {
-            AdminError::Refused { code, message, .. } if code == "data_needed" => message,
-            other => panic!("{other:?}"),
-        };
+        let refused = ask().await.expect_err("it is not done");
+        let message = refused.to_string();
         if words.iter().all(|words| message.contains(words)) {
             return message;
         }
         assert!(Instant::now() < until, "{words:?}: {message}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Broker `id` of five is not replaced, since data is needed.
+async fn not_replaced(five: &Three, id: i32, words: &[&str]) -> String {
+    let words = [words, &["(data_needed)"]].concat();
+    refused(&words, async || admin(five, 3).add_broker(id, false).await).await
+}
+
+/// Takes broker 1 in instead of the old one, whatever is lost: as soon as it is known to wait.
+async fn give_up_the_first(five: &Three) {
+    let until = Instant::now() + SETTLE;
+    loop {
+        match admin(five, 4).add_broker_giving_up_data(1, false).await {
+            Ok(_) => return,
+            Err(error @ AdminError::Refused { .. }) => {
+                assert!(Instant::now() < until, "{error}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
@@ -68,26 +89,25 @@ async fn what_two_damaged_brokers_have_is_not_given_up_unasked() {
     waits(&five, 2, "First start the brokers that are missing").await;
 
     let damaged = "Damaged and waiting: broker 2.";
-    refused(&five, 1, &["groups 1, 5 (t-", damaged, "--give-up-data"]).await;
-    refused(&five, 2, &["groups 1, 5 (t-"]).await;
+    not_replaced(&five, 1, &["groups 1, 5 (t-", damaged, "--give-up-data"]).await;
+    not_replaced(&five, 2, &["groups 1, 5 (t-"]).await;
     let now = members(&five, 3, "nothing moves", settled).await;
     assert_eq!(raft_nodes(&now), raft_nodes(&before));
 
-    let given_up = admin(&five, 4).add_broker_giving_up_data(1, false).await;
-    given_up.unwrap();
+    give_up_the_first(&five).await;
     let node = tokio::time::timeout(SETTLE, first).await;
     five.nodes.insert(1, node.unwrap().unwrap().unwrap());
     assert_ne!(raft_node(&five, 1), old);
     // The only ones that are left of groups 1 and 5 are no majority: the second one is needed all the more.
     let nothing = "Broker 1 got a new data directory, in which nothing is of groups 1, 5";
-    let text = refused(&five, 2, &["groups 1, 5 (t-", nothing]).await;
+    let text = not_replaced(&five, 2, &["groups 1, 5 (t-", nothing]).await;
     assert!(!text.contains("try again in a minute"), "{text}");
     // Nobody could move what it holds there.
-    let refused = admin(&five, 3).decommission(2, false).await.unwrap_err();
-    let text = refused.to_string();
-    for words in ["nobody leads groups 1, 5 (t-", damaged] {
-        assert!(text.contains(words), "{words}: {text}");
-    }
+    let words = ["nobody leads groups 1, 5 (t-", damaged];
+    refused(&words, async || {
+        admin(&five, 3).decommission(2, false).await
+    })
+    .await;
     let now = members(&five, 3, "nobody is drained", |now| !now.brokers.is_empty()).await;
     assert!(now.brokers.iter().all(|at| !at.draining));
 
