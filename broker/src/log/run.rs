@@ -5,7 +5,7 @@
 
 use super::shared::Shared;
 use super::types::WriterMode;
-use super::writer::{Step, abandon, fail, step};
+use super::writer::{Begun, Step, abandon, begin, fail, finish, step};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -90,12 +90,14 @@ fn thread_loop(shared: &Shared) {
 async fn task_loop(shared: Arc<Shared>) {
     let mut flush_lazy = false;
     loop {
-        let waiting = flush_lazy || !shared.order.lock().queue.is_empty();
-        if waiting {
-            // What comes meanwhile goes along, as with a disk that is busy.
-            tokio::time::sleep(shared.disk.delay()).await;
-        }
-        let done = step(&shared, flush_lazy);
+        let done = match begin(&shared, flush_lazy) {
+            Begun::Over(step) => step,
+            Begun::Unsynced(unsynced) => {
+                // The disk's time: power goes here, and what comes meanwhile waits for the next write.
+                tokio::time::sleep(shared.disk.delay()).await;
+                finish(&shared, unsynced)
+            }
+        };
         flush_lazy = false;
         match done {
             Step::Worked => {

@@ -2,7 +2,8 @@
 //!
 //! Owns: every write into log files after recovery, the change to the next file, poisoning.
 //! Not here: when it runs (`run.rs`), positions (`order.rs`), spare files (`pool.rs`).
-//! Invariants: one step at a time; nothing is acknowledged out of a file whose name is not durable; after an error nothing is written.
+//! Invariants: one step at a time, and what one has begun is finished before the next; nothing is acknowledged out of a file whose name is not durable;
+//! after an error nothing is written.
 //! Spec: docs/formats/group-log.md, "Writing" 2-4 and "Next file"
 
 use super::error::LogFailure;
@@ -15,6 +16,7 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tidelog_env::disk::OpenMode;
 use tidelog_env::{CrashPoint, Disk, Mutant, crash_point, mutant};
 use tokio::time::Instant;
@@ -37,7 +39,24 @@ pub(super) enum Step {
     Stopped,
 }
 
-/// Where the writer is. Behind a lock of its own that is held for a whole step.
+/// A step whose bytes are written and not yet synced.
+#[must_use = "what is written is neither durable nor told to anybody before it is finished"]
+pub(super) struct Unsynced {
+    batch: Batch,
+    /// When its writing began, and how long that took.
+    start: Instant,
+    write: Duration,
+}
+
+/// How far [`begin`] came.
+pub(super) enum Begun {
+    /// The step is over: [`finish`] has nothing to do.
+    Over(Step),
+    /// A sync is due.
+    Unsynced(Unsynced),
+}
+
+/// Where the writer is. Behind a lock of its own that is held for a whole step, or for each half of one.
 pub(super) struct WriterState {
     pub(super) active: Arc<LogFile>,
     /// Everything in the active file before this is synced.
@@ -78,13 +97,41 @@ enum Work {
 
 /// Runs the writer once. `flush_lazy`: also writes a commit index that nothing takes along.
 pub(super) fn step(shared: &Shared, flush_lazy: bool) -> Step {
+    match begin(shared, flush_lazy) {
+        Begun::Over(step) => step,
+        Begun::Unsynced(unsynced) => finish(shared, unsynced),
+    }
+}
+
+/// The first half of a step: everything up to the sync of what it wrote.
+pub(super) fn begin(shared: &Shared, flush_lazy: bool) -> Begun {
     let mut writer = shared.writer.lock();
     match take_work(shared, flush_lazy) {
-        Work::Nothing => Step::Idle,
-        Work::Stopped => Step::Stopped,
+        Work::Nothing => Begun::Over(Step::Idle),
+        Work::Stopped => Begun::Over(Step::Stopped),
         Work::Batch(batch) => write_batch(shared, &mut writer, batch),
-        Work::NextFile(header) => next_file(shared, &mut writer, header),
+        Work::NextFile(header) => Begun::Over(next_file(shared, &mut writer, header)),
     }
+}
+
+/// The second half: syncs what [`begin`] has written, and tells who waits for it. No other step lies between the two.
+pub(super) fn finish(shared: &Shared, unsynced: Unsynced) -> Step {
+    let Unsynced {
+        batch,
+        start,
+        write,
+    } = unsynced;
+    let mut writer = shared.writer.lock();
+    if let Err(source) = writer.active.file.sync_data()
+        && !mutant(Mutant::SyncErrorIgnored)
+    {
+        return fail(shared, "syncing failed", source, batch.done);
+    }
+    writer.durable = writer.written;
+    let sync = start.elapsed() - write;
+    shared.metrics.syncs.add(1);
+    crash_point(CrashPoint::LogSynced);
+    conclude(shared, &writer, batch, write, Some(sync))
 }
 
 fn take_work(shared: &Shared, flush_lazy: bool) -> Work {
@@ -141,26 +188,32 @@ impl Batch {
     }
 }
 
-fn write_batch(shared: &Shared, writer: &mut WriterState, batch: Batch) -> Step {
+fn write_batch(shared: &Shared, writer: &mut WriterState, batch: Batch) -> Begun {
     let start = Instant::now();
     if let Err(source) = write_frames(writer, &batch) {
-        return fail(shared, "writing failed", source, batch.done);
+        return Begun::Over(fail(shared, "writing failed", source, batch.done));
     }
     crash_point(CrashPoint::LogWritten);
-    let written = Instant::now();
+    let write = start.elapsed();
     writer.written = batch.end().unwrap_or(writer.written);
-    let mut sync = None;
     if batch.sync && writer.written > writer.durable && !mutant(Mutant::AckBeforeSync) {
-        if let Err(source) = writer.active.file.sync_data()
-            && !mutant(Mutant::SyncErrorIgnored)
-        {
-            return fail(shared, "syncing failed", source, batch.done);
-        }
-        writer.durable = writer.written;
-        sync = Some(written.elapsed());
-        shared.metrics.syncs.add(1);
-        crash_point(CrashPoint::LogSynced);
+        return Begun::Unsynced(Unsynced {
+            batch,
+            start,
+            write,
+        });
     }
+    Begun::Over(conclude(shared, writer, batch, write, None))
+}
+
+/// What follows once a batch is as durable as it wants to be: others hear of it, the callbacks last.
+fn conclude(
+    shared: &Shared,
+    writer: &WriterState,
+    batch: Batch,
+    write: Duration,
+    sync: Option<Duration>,
+) -> Step {
     shared
         .pool
         .wrote(batch.bytes, writer.written, writer.active.file_bytes);
@@ -168,7 +221,7 @@ fn write_batch(shared: &Shared, writer: &mut WriterState, batch: Batch) -> Step 
         let observation = BatchObservation {
             frames: batch.frames.len(),
             bytes: batch.bytes,
-            write: written - start,
+            write,
             sync,
         };
         count(shared, &batch);

@@ -74,8 +74,8 @@ pub trait Disk: Send + Sync + 'static {
     }
     /// Room on the file system of `dir`.
     fn space(&self, dir: &Path) -> io::Result<DiskSpace>;
-    /// How long the next write with its sync is to take. A real disk takes its time by itself and says zero; on a simulated one
-    /// calls return at once, and who writes from an async task waits this long before it. Asking draws anew.
+    /// How long the next sync is to take. A real disk takes its time by itself and says zero; on a simulated one
+    /// calls return at once, and who writes from an async task waits this long between what it wrote and its sync. Asking draws anew.
     fn delay(&self) -> Duration {
         Duration::ZERO
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use std::time::Duration;
+use tidelog_env::disk::{Fault, FaultSource, OperationKind};
 
 fn threaded(rig: &mut Rig) {
     rig.config.writer = WriterMode::Thread;
@@ -156,6 +157,64 @@ async fn the_writer_runs_as_a_task() {
             .vote,
         Some(vote(100))
     );
+}
+
+/// A disk whose syncs take their time.
+struct SlowSyncs;
+
+const SYNC: Duration = Duration::from_millis(100);
+
+impl FaultSource for SlowSyncs {
+    fn draw(&self, _kind: OperationKind, _path: &std::path::Path) -> Option<Fault> {
+        None
+    }
+
+    fn happened(&self, _kind: OperationKind, _fault: Fault) {}
+
+    fn delay(&self) -> Duration {
+        SYNC
+    }
+}
+
+/// Proves that a task waits for the disk between a write and its sync: power that goes meanwhile takes what was written, of which nobody was told
+/// that it is durable; without that it is told after the sync, and what came meanwhile shares the next one.
+#[tokio::test(start_paused = true)]
+async fn power_goes_between_a_write_and_its_sync() {
+    let mut rig = Rig::new();
+    rig.config.writer = WriterMode::Task;
+    rig.disk.set_fault_source(Arc::new(SlowSyncs));
+    let env = rig.env();
+    let log = GroupLog::open(rig.config.clone(), env).await.unwrap();
+    let (told, done) = flag();
+    log.append(vec![entry(1, 0, 100)], done);
+    tokio::time::sleep(SYNC / 2).await;
+    let later: Vec<_> = (1..9)
+        .map(|index| append(&log, vec![entry(1, index, 100)]))
+        .collect();
+    assert_eq!(
+        (log.metrics().syncs.get(), told.load(Ordering::SeqCst)),
+        (0, false)
+    );
+    tokio::time::sleep(SYNC).await;
+    assert_eq!(
+        (log.metrics().syncs.get(), told.load(Ordering::SeqCst)),
+        (1, true)
+    );
+    let path = log.shared.writer.lock().active.path.clone();
+    let written = rig.disk.contents(&path).unwrap();
+    rig.disk.crash(0);
+    assert_ne!(rig.disk.contents(&path).unwrap(), written, "it was written");
+    tokio::time::sleep(2 * SYNC).await;
+    assert!(
+        later
+            .iter()
+            .all(|done| matches!(*done.lock(), Some(Err(_))))
+    );
+    assert_eq!(rig.fatal.load(Ordering::SeqCst), 1);
+    drop(log);
+    let env = rig.env();
+    let log = GroupLog::open(rig.config.clone(), env).await.unwrap();
+    assert_eq!(log.state().last, Some(id(1, 0)));
 }
 
 /// Proves that a file which a reader has open is not recycled under it.
