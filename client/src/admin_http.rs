@@ -178,6 +178,9 @@ pub struct WaitingBroker {
     /// Why it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// It is damaged and serves all but these groups, the first of many. Absent: it serves nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<Vec<u32>>,
 }
 
 /// One placement group.

@@ -35,7 +35,7 @@ pub(super) struct Helpers {
     start: Vec<NodeId>,
     /// Of those, who waits with an empty directory.
     start_empty: bool,
-    /// They wait with a damaged disk.
+    /// They wait with a damaged disk; some run without these groups.
     damaged: Vec<NodeId>,
     /// They got new data directories, in which nothing is of these groups, and nobody leads who could give it.
     replaced: BTreeMap<NodeId, Vec<PlacementGroupId>>,
@@ -78,13 +78,14 @@ impl Helpers {
             of_kind.map(|one| one.node).collect::<BTreeSet<_>>()
         };
         let (waits_damaged, waits_empty) = (waits(true), waits(false));
-        let (damaged, start): (Vec<_>, Vec<_>) = silent
+        let (damaged, start): (BTreeSet<_>, BTreeSet<_>) = silent
             .into_iter()
             .partition(|at| waits_damaged.contains(at));
+        let withholding = withholding(image, groups, except, others);
         Self {
             start_empty: start.iter().any(|at| waits_empty.contains(at)),
-            start,
-            damaged,
+            start: start.into_iter().collect(),
+            damaged: damaged.union(&withholding).copied().collect(),
             replaced,
         }
     }
@@ -123,6 +124,25 @@ impl Helpers {
         }
         text
     }
+}
+
+/// Brokers that hold one of `groups`, but for `except`, and live without it, since it is damaged there.
+fn withholding(
+    image: &MetadataImage,
+    groups: &[PlacementGroupId],
+    except: Option<NodeId>,
+    others: &[WaitingBroker],
+) -> BTreeSet<NodeId> {
+    let withholds = |one: &&WaitingBroker| {
+        let withheld = one.withheld.as_ref();
+        let mut groups = groups.iter();
+        withheld.is_some_and(|withheld| {
+            groups
+                .any(|group| withheld.contains(group) && image.holders(*group).contains(&one.node))
+        })
+    };
+    let others = others.iter().filter(|one| Some(one.node) != except);
+    others.filter(withholds).map(|one| one.node).collect()
 }
 
 /// Refuses to drain `node` while it holds groups, with something in them, that nobody leads: only their leaders move what it holds, so it would wait for ever. An
@@ -228,6 +248,14 @@ mod tests {
             "{one}"
         );
         assert!(of(&said(&[1, 2], &[(1, 2)]), Some(NodeId::new(1))).is_empty());
+        let all = super::super::replace::tests::image(&[1, 2, 3, 4]);
+        let with = |withheld: &[u32]| {
+            let mut runs = waits(2, true);
+            runs.withheld = Some(withheld.iter().copied().map(group).collect());
+            Helpers::of(&all, &groups, None, &said(&[], &[]), &[runs])
+        };
+        assert_eq!(with(&[2]).damaged, [NodeId::new(2)], "it runs without one");
+        assert!(with(&[7]).is_empty());
         let none = super::super::replace::tests::image(&[3, 4]);
         let several = Helpers::of(&none, &groups, None, &said(&[], &[]), &[waits(2, false)]).text();
         assert!(

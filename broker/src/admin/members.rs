@@ -35,6 +35,8 @@ pub struct WaitingBroker {
     pub damaged: bool,
     /// Why it is refused.
     pub refused: Option<String>,
+    /// It is damaged, and runs without these groups, as the member that it is. `None`: it serves nothing.
+    pub withheld: Option<BTreeSet<PlacementGroupId>>,
 }
 
 /// Asks this broker and all live members who asks to be taken in. Takes a second at most.
@@ -82,6 +84,9 @@ struct Waiting {
     /// Why it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
+    /// It serves all but these groups meanwhile, the first of many; absent: it serves nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    withheld: Option<Vec<u32>>,
 }
 
 #[derive(Serialize)]
@@ -181,6 +186,9 @@ fn waiting(image: &MetadataImage, asked: Vec<WaitingBroker>) -> Vec<Waiting> {
             replaces: image.members().contains_key(&waiting.node),
             damaged: waiting.damaged,
             refused: waiting.refused,
+            withheld: waiting
+                .withheld
+                .map(|groups| groups.into_iter().map(PlacementGroupId::get).collect()),
         })
         .collect()
 }
@@ -408,6 +416,7 @@ mod tests {
             peer: peer.to_owned(),
             damaged: false,
             refused: None,
+            withheld: None,
         };
         let one = one_of(vec![waits(1, "a:1")], 4).unwrap();
         assert_eq!(one.raft_node, RaftNodeId::new(1));

@@ -184,7 +184,10 @@ fn groups(router: &Router) -> BTreeMap<PlacementGroupId, Now> {
     );
     let here = std::iter::once(metadata).chain(data).collect();
     let own = router.node();
-    router.image(|image| with_coming(image, own, here))
+    let mut all = router.image(|image| with_coming(image, own, here));
+    // Part `refill` speaks of those that do not come until the broker is refilled.
+    all.retain(|group, _| !router.is_withheld(*group));
+    all
 }
 
 /// What is `here`, and the groups that are not, though the image wants a replica here: a broker that is taken in anew has none of them yet when it knows its cluster, and

@@ -83,7 +83,10 @@ async fn admit_once(
     });
     let old = member.filter(|raft_node| *raft_node != wanted.admission.raft_node);
     if old.is_some() && lives && !wanted.force {
-        return Err(Failure::lives(node));
+        return Err(match &wanted.waiting.withheld {
+            Some(groups) => Failure::refused(runs_in_part(node, groups)),
+            None => Failure::lives(node),
+        });
     }
     let mut safe_as_of = None;
     if let Some(old) = old {
@@ -126,6 +129,15 @@ async fn admit_once(
             "an answer to something else: {other:?}"
         ))),
     }
+}
+
+/// Why a damaged member that runs without `groups` is not replaced.
+fn runs_in_part(node: NodeId, groups: &BTreeSet<PlacementGroupId>) -> String {
+    let groups: Vec<_> = groups.iter().copied().collect();
+    format!(
+        "nothing was changed: broker {node} is damaged, and serves all but {}. It is refilled by itself when nothing needs it; `tidelog cluster status` says why it is not yet, and what          helps. `--force` replaces it now, unless data may be lost with what it has",
+        groups_named(&groups)
+    )
 }
 
 /// Why nobody will lead metadata again, as far as those that wait say: most of its voters are brokers that have other data directories now, and know nothing of it.
@@ -325,6 +337,7 @@ pub(super) mod tests {
             peer: "h:1".to_owned(),
             damaged,
             refused: None,
+            withheld: None,
         }
     }
 

@@ -98,7 +98,7 @@ async fn end(ended: Ended, node: Node) -> ExitCode {
         Ended::Failed(reason) => fail(&format!(
             "{reason}; the broker ends so that nothing unsafe is acknowledged"
         )),
-        Ended::Replaced(text) => {
+        Ended::Replaced(text) | Ended::Refills(text) => {
             let code = fail(&text);
             node.stop().await;
             code

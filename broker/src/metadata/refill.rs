@@ -57,13 +57,27 @@ impl MetadataImage {
     /// # Errors
     /// Why not.
     pub fn check_refill(&self, node: NodeId, damaged: RaftNodeId) -> Result<(), RefillRefused> {
+        self.check_refill_once_silent(node, damaged)?;
+        if self.is_live(node) {
+            Err(RefillRefused::Lives(damaged))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The same of one that runs, if it did not.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_refill_once_silent(
+        &self,
+        node: NodeId,
+        damaged: RaftNodeId,
+    ) -> Result<(), RefillRefused> {
         let member = self.members.get(&node);
         let member = member.ok_or(RefillRefused::NotMember(node))?;
         if member.raft_node != damaged {
             return Err(RefillRefused::Replaced);
-        }
-        if self.is_live(node) {
-            return Err(RefillRefused::Lives(damaged));
         }
         if member.draining {
             return Err(RefillRefused::Draining);
@@ -183,6 +197,7 @@ mod tests {
         let mut lives = good.clone();
         let (node, fenced) = (THREE, false);
         apply(&mut lives, MetadataCommand::SetBrokerFence { node, fenced });
+        assert_eq!(lives.check_refill_once_silent(THREE, DAMAGED), Ok(()));
         assert_eq!(refused(lives), RefillRefused::Lives(DAMAGED));
         let mut replaced = good.clone();
         apply(

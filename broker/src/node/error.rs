@@ -104,6 +104,8 @@ pub enum Ended {
     Failed(String),
     /// Another data directory has taken this one's place. What was acknowledged is with the others; it may stop in order.
     Replaced(String),
+    /// Its disk is damaged, it ran without the groups that are, and stops to be refilled by its next start. It may stop in order.
+    Refills(String),
     /// It was decommissioned: it holds nothing any more, and ends as it should.
     Left(String),
 }

@@ -227,6 +227,7 @@ fn ask_members(peers: Option<&Arc<Peers>>, router: &Router) -> admin::AskMembers
                 .await
                 .into_iter()
                 .map(|candidate| admin::WaitingBroker {
+                    withheld: candidate.withheld(),
                     node: candidate.node(),
                     raft_node: candidate.raft_node(),
                     damaged: candidate.damaged.is_some(),

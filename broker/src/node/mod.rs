@@ -119,8 +119,9 @@ impl Node {
                 }
                 Err(error) => error,
             };
-            // Damage that this start has found: from the beginning, to be refilled.
-            if before.is_some() || marked()?.is_none() {
+            // Damage that this start has found: from the beginning, to be refilled, or to run without more groups. Each turn finds another group.
+            let now = marked()?;
+            if now.is_none() || now == before {
                 return Err(error);
             }
             tracing::error!("{error}");
@@ -135,6 +136,7 @@ impl Node {
             identity,
             peers,
             spared,
+            in_part,
         } = match join(config, world, &health).await {
             Ok(joined) => joined,
             Err(error) => {
@@ -147,6 +149,7 @@ impl Node {
             world,
             identity,
             peers: peers.as_ref(),
+            in_part: in_part.as_ref(),
             health: health.clone(),
             admin: &admin,
             tasks: &tasks,
@@ -174,6 +177,7 @@ impl Node {
                 }
                 Err(match spared {
                     Some(spared) => spared.not_started(error),
+                    None if in_part.is_some() => refill::not_started_in_part(error, identity.node),
                     None => error,
                 })
             }
@@ -231,6 +235,7 @@ struct Starting<'a> {
     world: &'a World,
     identity: Identity,
     peers: Option<&'a Arc<peers::Peers>>,
+    in_part: Option<&'a refill::Mark>,
     health: Health,
     admin: &'a AdminServer,
     tasks: &'a Tasks,
@@ -244,6 +249,7 @@ impl Starting<'_> {
             world,
             identity,
             peers,
+            in_part,
             health,
             admin,
             tasks,
@@ -263,6 +269,7 @@ impl Starting<'_> {
             world,
             identity,
             peers,
+            in_part,
             store: &store,
             fatal: &fatal_sender,
             refusing: &refusing,
@@ -317,6 +324,8 @@ struct Joined {
     peers: Option<Arc<peers::Peers>>,
     /// Its directory is marked as damaged, and it is not refilled.
     spared: Option<refill::Spared>,
+    /// Groups are damaged, and it runs without them.
+    in_part: Option<refill::Mark>,
 }
 
 /// Who this broker is, and its cluster: made here for a cluster of one, found together with the other seeds else.
@@ -340,17 +349,26 @@ async fn join(config: &Config, world: &World, health: &Health) -> Result<Joined,
         dir: dir.clone(),
         node,
     });
-    let marked = refill::Marked {
-        anew: mark.as_ref().filter(|_| refills),
-        spared: spared.is_some(),
+    let mut marked = match &mark {
+        None => refill::Marked::Not,
+        Some(mark) if refills => refill::Marked::Anew(mark),
+        Some(_) => refill::Marked::Spared,
     };
     let peers = if seeds.is_empty() {
         peers::check_alone(&directory)?;
         None
     } else {
-        Some(Arc::new(
-            peers::Peers::start(config, world, health, &mut directory, marked).await?,
-        ))
+        loop {
+            let started = peers::Peers::start(config, world, health, &mut directory, marked);
+            if let Some(peers) = started.await? {
+                break Some(Arc::new(peers));
+            }
+            marked = otherwise(marked);
+        }
+    };
+    let in_part = match marked {
+        refill::Marked::InPart(mark) => Some(mark.clone()),
+        refill::Marked::Not | refill::Marked::Anew(_) | refill::Marked::Spared => None,
     };
     let cluster = directory
         .founding
@@ -366,7 +384,24 @@ async fn join(config: &Config, world: &World, health: &Health) -> Result<Joined,
         identity,
         peers,
         spared,
+        in_part,
     })
+}
+
+/// What a damaged broker tries next that is not refilled, or not who it was.
+fn otherwise(marked: refill::Marked<'_>) -> refill::Marked<'_> {
+    match marked {
+        refill::Marked::Anew(mark) if mark.withheld().is_some() => {
+            let groups: Vec<_> = mark.withheld().into_iter().flatten().copied().collect();
+            tracing::warn!(
+                "this broker is not refilled now: it serves the groups in which nothing was found, and withholds {}, which it asks to have refilled",
+                crate::metadata::groups_named(&groups)
+            );
+            refill::Marked::InPart(mark)
+        }
+        refill::Marked::InPart(mark) => refill::Marked::Anew(mark),
+        other => other,
+    }
 }
 
 fn lock_directory(world: &World, dir: &std::path::Path) -> Result<Box<dyn DirLock>, StartError> {

@@ -7,10 +7,10 @@
 use super::World;
 use super::book::Book;
 use super::error::StartError;
-use super::formation::{Asker, Formation, Founding};
+use super::formation::{Asker, Formation, Formed, Founding};
 use super::identity::Directory;
 use super::listeners::{resolve, split};
-use super::refill::{Mark, Marked};
+use super::refill::Marked;
 use crate::admin::Health;
 use crate::config::Config;
 use crate::peer::{
@@ -63,21 +63,21 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Opens the listener and waits until this broker is in a cluster; where it is `marked` for that, until it is taken in anew.
+    /// Opens the listener and waits until this broker is in a cluster; where it is `marked` for that, until it is taken in anew. `None`: not as it is marked.
     pub(super) async fn start(
         config: &Config,
         world: &World,
         health: &Health,
         directory: &mut Directory,
         marked: Marked<'_>,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Option<Self>, StartError> {
         let seeds = config.seeds();
         check_named(&seeds, directory)?;
-        let speaker = speaker(directory, marked.anew);
+        let speaker = speaker(directory, marked);
         let identity = Arc::new(identity(config, world, &speaker));
         let tasks = Tasks::new();
-        let at = seeds.iter();
-        let at = at.map(|(id, address)| (NodeId::new(*id), address.clone()));
+        let at = seeds.into_iter();
+        let at = at.map(|(id, address)| (NodeId::new(id), address));
         let book = Arc::new(Book::new(at.collect()));
         let metrics = PeerMetrics::default();
         let tls = load_tls(config, world)?;
@@ -114,14 +114,14 @@ impl Peers {
             marked,
         };
         let formed = asker.form(directory).await;
-        if formed.is_err() {
+        let Ok(Formed::In(record)) = formed else {
             listener.stop().await;
             tasks.stop().await;
-        }
-        let record = formed?;
+            return formed.map(|_| None);
+        };
         identity.join(record.cluster());
         book.join(record.clone());
-        Ok(Self {
+        Ok(Some(Self {
             transport,
             groups,
             services,
@@ -132,7 +132,7 @@ impl Peers {
             formation,
             listener,
             tasks,
-        })
+        }))
     }
 
     /// Tells others who leads the groups of this broker, and where the partitions end that it leads.
@@ -222,10 +222,14 @@ impl CallService for LeadersService {
     }
 }
 
-/// For whom it speaks: a damaged broker for whom it wants to be, since who it was takes part in nothing any more.
-fn speaker(directory: &Directory, mark: Option<&Mark>) -> Directory {
+/// For whom it speaks: a damaged broker that runs nothing for whom it wants to be, since who it was takes part in nothing then.
+fn speaker(directory: &Directory, marked: Marked<'_>) -> Directory {
+    let raft_node = match marked {
+        Marked::Anew(mark) => mark.next,
+        Marked::Not | Marked::InPart(_) | Marked::Spared => directory.raft_node,
+    };
     Directory {
-        raft_node: mark.map_or(directory.raft_node, |mark| mark.next),
+        raft_node,
         ..directory.clone()
     }
 }

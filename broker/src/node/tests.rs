@@ -26,6 +26,7 @@ mod followers;
 mod full_disk;
 mod given_up;
 mod health;
+mod in_part;
 mod kept_offsets;
 mod lost;
 mod majority;

@@ -19,8 +19,8 @@ mod reconcile;
 mod sessions;
 mod topics;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
 
 use crate::datagroup::DataGroup;
 use crate::metadata::{Broker, MetadataImage, MetadataMachine, Topic};
@@ -79,6 +79,7 @@ struct Inner {
     names: names::Names,
     batch_bytes: usize,
     producer_ids: producer_ids::ProducerIds,
+    withheld: OnceLock<BTreeSet<PlacementGroupId>>,
 }
 
 impl Router {
@@ -98,8 +99,22 @@ impl Router {
                 names: names::Names::default(),
                 batch_bytes,
                 producer_ids,
+                withheld: OnceLock::new(),
             }),
         }
+    }
+
+    /// The replicas of these groups are damaged here, and do not run.
+    pub fn withhold(&self, groups: BTreeSet<PlacementGroupId>) {
+        // A broker says it once.
+        let _ = self.inner.withheld.set(groups);
+    }
+
+    /// Whether the replica of `group` is damaged here, and does not run.
+    #[must_use]
+    pub fn is_withheld(&self, group: PlacementGroupId) -> bool {
+        let withheld = self.inner.withheld.get();
+        withheld.is_some_and(|groups| groups.contains(&group))
     }
 
     /// This broker.

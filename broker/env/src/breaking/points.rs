@@ -125,6 +125,8 @@ super::named! {
         FormationAdmitted = "formation.admitted",
         /// Damage is marked, and the broker still runs.
         RefillMarked = "refill.marked",
+        /// A damaged broker that runs in part has heard that nothing needs it, and runs.
+        RefillMayStop = "refill.may-stop",
         /// The leader of metadata has taken a damaged broker in anew, which does not know it.
         RefillAdmitted = "refill.admitted",
         /// That broker knows it, and its directory is still the damaged one's.

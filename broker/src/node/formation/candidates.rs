@@ -4,16 +4,17 @@
 //! Not here: taking them in (`metadata`, an operator's command).
 //! Spec: docs/protocols/cluster-formation.md (the question), docs/protocols/membership.md
 
+use super::super::refill::Marked;
 use super::decide::VERSION;
 use crate::observe::printable;
 use crate::peer::Caller;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tidelog_model::{NodeId, RaftNodeId};
+use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId};
 use tokio::time::Instant;
 
 /// Largest question that is read.
@@ -25,6 +26,8 @@ const CANDIDATES_MAX: usize = 64;
 const REMEMBERED: Duration = Duration::from_secs(4);
 /// Longest zone and address that are taken, so that all candidates fit an answer.
 const TEXT_BYTES_MAX: usize = 255;
+/// Groups that are told at most, of those without which a broker runs.
+const WITHHELD_MAX: usize = 32;
 /// Longest reason against one that is told.
 const REASON_BYTES_MAX: usize = 512;
 
@@ -48,6 +51,12 @@ pub(super) struct Question {
     /// The caller's disk is damaged: it was this Raft node, and wants to be the one of its handshake. That it knows this one is its proof: members alone do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     damaged: Option<u64>,
+    /// The caller is the Raft node that it says is damaged, and runs: it wants to be this one, and to hear when it may stop for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next: Option<u64>,
+    /// With `next`: the groups without which it runs; the first of many.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    withheld: Vec<u32>,
     /// The caller wants to know which groups need this Raft node not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     without: Option<u64>,
@@ -63,12 +72,20 @@ impl Question {
             waiting: false,
             groups: false,
             damaged: None,
+            next: None,
+            withheld: Vec::new(),
             without: None,
         }
     }
 
-    pub(super) fn damaged(&self) -> Option<RaftNodeId> {
-        self.damaged.map(RaftNodeId::new)
+    /// The Raft node that it wants to be, and runs as another one meanwhile.
+    pub(super) fn next(&self) -> Option<RaftNodeId> {
+        self.next.map(RaftNodeId::new)
+    }
+
+    /// Raft nodes that the caller says it was, or asks to be: who knows one of a member's is that member.
+    pub(super) fn says(&self) -> [Option<RaftNodeId>; 2] {
+        [self.damaged, self.next].map(|id| id.map(RaftNodeId::new))
     }
 
     pub(super) fn without(&self) -> Option<RaftNodeId> {
@@ -100,16 +117,22 @@ pub(super) fn question_without(gone: RaftNodeId) -> Bytes {
     })
 }
 
-/// The bytes of a question of who asks to be taken in: new, or since the disk of `damaged`, which it was, is.
-pub(super) fn question(seeds: &str, zone: &str, peer: &str, damaged: Option<RaftNodeId>) -> Bytes {
-    bytes(&Question {
-        damaged: damaged.map(RaftNodeId::get),
+/// A question of who asks to be taken in: new, or as it is `marked`.
+pub(super) fn question(seeds: &str, zone: &str, peer: &str, marked: Marked<'_>) -> Question {
+    let mut question = Question {
+        damaged: marked.mark().map(|mark| mark.raft_node.get()),
         seeds: seeds.to_owned(),
         ..Question::new(zone, peer)
-    })
+    };
+    if let Marked::InPart(mark) = marked {
+        question.next = Some(mark.next.get());
+        let withheld = mark.withheld().into_iter().flatten();
+        question.withheld = withheld.take(WITHHELD_MAX).map(|id| id.get()).collect();
+    }
+    question
 }
 
-fn bytes(question: &Question) -> Bytes {
+pub(super) fn bytes(question: &Question) -> Bytes {
     Bytes::from(serde_json::to_vec(question).unwrap_or_default())
 }
 
@@ -121,7 +144,7 @@ pub(super) fn read(request: &[u8]) -> Option<Question> {
     serde_json::from_slice(request).ok()
 }
 
-/// A broker that is in no cluster and asked a member.
+/// A broker that is in no cluster and asked a member, or a damaged member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::node) struct Candidate {
     pub(in crate::node) broker_id: i32,
@@ -135,6 +158,12 @@ pub(in crate::node) struct Candidate {
     /// Why it is not taken in anew by itself; the leader of metadata says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::node) refused: Option<String>,
+    /// The groups without which it runs, as the Raft node that is damaged. Absent: it runs nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    withheld: Option<BTreeSet<u32>>,
+    /// It runs, and nothing needs it: it may stop to be taken in. The leader of metadata says so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(in crate::node) may_stop: bool,
 }
 
 impl Candidate {
@@ -148,6 +177,16 @@ impl Candidate {
 
     pub(in crate::node) fn damaged(&self) -> Option<RaftNodeId> {
         self.damaged.map(RaftNodeId::new)
+    }
+
+    /// The groups without which it runs. `None`: it runs none.
+    pub(in crate::node) fn withheld(&self) -> Option<BTreeSet<PlacementGroupId>> {
+        let withheld = self.withheld.as_ref()?.iter();
+        Some(withheld.copied().map(PlacementGroupId::new).collect())
+    }
+
+    pub(in crate::node) const fn runs(&self) -> bool {
+        self.withheld.is_some()
     }
 }
 
@@ -166,7 +205,7 @@ type Known = BTreeMap<(NodeId, RaftNodeId), (Candidate, Instant)>;
 pub(super) struct Candidates(Arc<Mutex<Known>>);
 
 impl Candidates {
-    /// Takes note of who asks and is no member. `proven`: it is a damaged member, and has said which.
+    /// Takes note of who asks and is no member. `proven`: it is a damaged member, and has said which. One that runs is noted as who it wants to be.
     pub(super) fn note(&self, caller: &Caller, question: &Question, proven: bool) {
         // They reach the terminal of who asks for the cluster's status.
         let [zone, peer] =
@@ -174,18 +213,21 @@ impl Candidates {
         if peer.is_empty() || peer.len() > TEXT_BYTES_MAX || zone.len() > TEXT_BYTES_MAX {
             return;
         }
+        let next = question.next().filter(|_| proven);
+        let who = (caller.broker, next.unwrap_or(caller.node));
         let candidate = Candidate {
-            broker_id: caller.broker.get(),
-            raft_node_id: caller.node.get(),
+            broker_id: who.0.get(),
+            raft_node_id: who.1.get(),
             zone,
             peer,
             damaged: question.damaged.filter(|_| proven),
             refused: None,
+            withheld: next.map(|_| question.withheld.iter().copied().collect()),
+            may_stop: false,
         };
-        let who = (caller.broker, caller.node);
         let mut known = self.0.lock();
         known.retain(|_, (_, heard)| heard.elapsed() < REMEMBERED);
-        let before = known.get(&who).map(|(before, _)| before.refused.clone());
+        let before = known.get(&who).map(|(before, _)| before.clone());
         if proven && known.len() >= CANDIDATES_MAX && before.is_none() {
             // Strangers keep no member out.
             let strangers = known.iter().filter(|(_, (one, _))| one.damaged.is_none());
@@ -195,34 +237,38 @@ impl Candidates {
             }
         }
         if known.len() < CANDIDATES_MAX || before.is_some() {
+            // What was said of one that ran says nothing of one that has stopped.
+            let before = before.filter(|before| before.runs() == candidate.runs());
             let candidate = Candidate {
-                refused: before.flatten(),
+                may_stop: before.as_ref().is_some_and(|before| before.may_stop),
+                refused: before.and_then(|before| before.refused),
                 ..candidate
             };
             known.insert(who, (candidate, Instant::now()));
         }
     }
 
-    /// Takes note of why a candidate is not taken in.
-    pub(super) fn refuse(&self, who: (NodeId, RaftNodeId), why: Option<String>) {
+    /// Takes note of why a candidate is not taken in; or, of one that runs, that it may stop.
+    pub(super) fn answer(&self, who: (NodeId, RaftNodeId), refused: Option<String>) {
         if let Some((candidate, _)) = self.0.lock().get_mut(&who) {
-            candidate.refused = why.map(cut);
+            candidate.may_stop = candidate.runs() && refused.is_none();
+            candidate.refused = refused.map(cut);
         }
     }
 
-    /// Why the caller is not taken in, if this broker says so.
-    pub(super) fn refused(&self, caller: &Caller) -> Option<String> {
+    /// What this broker says of the candidate `who`: why it is not taken in, and whether it may stop.
+    pub(super) fn answered(&self, who: (NodeId, RaftNodeId)) -> (Option<String>, bool) {
         let known = self.0.lock();
-        let (candidate, _) = known.get(&(caller.broker, caller.node))?;
-        candidate.refused.clone()
+        let candidate = known.get(&who).map(|(candidate, _)| candidate);
+        candidate.map_or((None, false), |one| (one.refused.clone(), one.may_stop))
     }
 
     /// Another broker decides.
-    pub(super) fn forget_refusals(&self) {
-        let mut known = self.0.lock();
-        known
-            .values_mut()
-            .for_each(|(candidate, _)| candidate.refused = None);
+    pub(super) fn forget_answers(&self) {
+        for (candidate, _) in self.0.lock().values_mut() {
+            candidate.refused = None;
+            candidate.may_stop = false;
+        }
     }
 
     pub(super) fn lately(&self) -> Vec<Candidate> {
@@ -238,6 +284,7 @@ impl Candidates {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::super::super::refill::Mark;
     use super::*;
 
     fn caller(broker: i32, node: u64) -> Caller {
@@ -252,13 +299,21 @@ mod tests {
     /// A damaged member's question counts as one's.
     fn note(known: &Candidates, caller: &Caller, request: &[u8]) {
         if let Some(question) = read(request) {
-            let proven = question.damaged().is_some();
+            let proven = question.damaged.is_some();
             known.note(caller, &question, proven);
         }
     }
 
+    /// The mark of a broker that was `damaged` and wants to be 44.
+    fn mark(damaged: u64) -> Mark {
+        let [damaged, next] = [damaged, 44].map(RaftNodeId::new);
+        Mark::new(damaged, next, PlacementGroupId::new(5), "a bit")
+    }
+
     fn asks(zone: &str, peer: &str, damaged: Option<u64>) -> Bytes {
-        question("t: 1@a:1", zone, peer, damaged.map(RaftNodeId::new))
+        let mark = damaged.map(mark);
+        let marked = mark.as_ref().map_or(Marked::Not, Marked::Anew);
+        bytes(&question("t: 1@a:1", zone, peer, marked))
     }
 
     /// Proves that two brokers with one id are two candidates, that who asks again is the same, that a member's question makes no candidate,
@@ -300,16 +355,20 @@ mod tests {
         let who = caller(4, 44);
         let asks = asks("a", "h:1", Some(43));
         note(&known, &who, &asks);
-        assert_eq!(known.refused(&who), None);
-        known.refuse((who.broker, who.node), Some("ä".repeat(300)));
+        let key = (who.broker, who.node);
+        assert_eq!(known.answered(key), (None, false));
+        known.answer(key, Some("ä".repeat(300)));
         note(&known, &who, &asks);
         let one = known.lately().remove(0);
         assert_eq!(one.damaged(), Some(RaftNodeId::new(43)));
         assert_eq!(one.refused, Some("ä".repeat(256)));
-        assert_eq!(known.refused(&who), one.refused);
-        assert_eq!(known.refused(&caller(4, 45)), None);
-        known.forget_refusals();
-        assert_eq!(known.refused(&who), None);
+        assert_eq!(known.answered(key), (one.refused, false));
+        let other = (who.broker, RaftNodeId::new(45));
+        assert_eq!(known.answered(other), (None, false));
+        known.forget_answers();
+        assert_eq!(known.answered(key), (None, false));
+        known.answer(key, None);
+        assert!(!known.answered(key).1, "it does not run");
         let old: Candidate =
             serde_json::from_str(r#"{"broker_id":4,"raft_node_id":44,"zone":"","peer":"h:1"}"#)
                 .unwrap();
@@ -318,6 +377,35 @@ mod tests {
         let nine = RaftNodeId::new(9);
         assert_eq!(without(&question_without(nine)), Some(nine));
         assert_eq!(without(&asks), None);
+    }
+
+    /// Proves that a damaged member that runs is noted as who it wants to be, with the groups that it lacks; that what is said of it is kept while it asks so, and forgotten
+    /// when it has stopped and asks as that one, or another broker decides.
+    #[test]
+    fn who_runs_in_part_is_told_when_to_stop() {
+        let known = Candidates::default();
+        let mark = mark(43);
+        let runs = question("t: 1@a:1", "a", "h:1", Marked::InPart(&mark));
+        let (member, key) = (caller(4, 43), (NodeId::new(4), RaftNodeId::new(44)));
+        known.note(&member, &runs, true);
+        let one = known.lately().remove(0);
+        assert_eq!((one.node(), one.raft_node()), key);
+        assert_eq!(one.damaged(), Some(RaftNodeId::new(43)));
+        assert_eq!(one.withheld(), mark.withheld().cloned());
+        known.answer(key, Some("not now".to_owned()));
+        assert_eq!(known.answered(key), (Some("not now".to_owned()), false));
+        known.answer(key, None);
+        known.note(&member, &runs, true);
+        assert_eq!(known.answered(key), (None, true));
+        known.forget_answers();
+        assert_eq!(known.answered(key), (None, false));
+        known.answer(key, None);
+        note(&known, &caller(4, 44), &asks("a", "h:1", Some(43)));
+        assert_eq!(known.lately().len(), 1);
+        assert!(!known.lately()[0].runs());
+        assert_eq!(known.answered(key), (None, false), "it has stopped");
+        known.note(&caller(4, 45), &runs, false);
+        assert!(known.lately().iter().all(|one| !one.runs()), "not proven");
     }
 
     /// Proves that who has not proven that it was a member is noted as a stranger, and that strangers, however many, keep no damaged member out.
@@ -358,7 +446,13 @@ mod tests {
     fn the_largest_question_is_read() {
         let seeds = format!("{}: {}", "n".repeat(249), "1@".repeat(700));
         let text = "z".repeat(TEXT_BYTES_MAX);
-        let largest = question(&seeds, &text, &text, Some(RaftNodeId::new(u64::MAX)));
-        assert_eq!(read(&largest).unwrap().seeds, seeds);
+        let mut mark = mark(u64::MAX);
+        for group in 0..100 {
+            mark = mark.with(PlacementGroupId::new(u32::MAX - group), "x");
+        }
+        let largest = question(&seeds, &text, &text, Marked::InPart(&mark));
+        let largest = read(&bytes(&largest)).unwrap();
+        assert_eq!(largest.seeds, seeds);
+        assert_eq!(largest.withheld.len(), WITHHELD_MAX);
     }
 }

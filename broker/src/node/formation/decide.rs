@@ -47,6 +47,9 @@ pub(super) struct Told {
     /// Why the caller, whose disk is damaged, is not taken in anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) refused: Option<String>,
+    /// The caller, which is damaged and runs, may stop to be taken in anew.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) may_stop: bool,
 }
 
 /// What a stranger hears of a cluster: that there is one, and whether somebody has its id there. No ids by which it could pass for a member.
@@ -82,6 +85,7 @@ impl Told {
             led: Vec::new(),
             safe: Vec::new(),
             refused: None,
+            may_stop: false,
         }
     }
 

@@ -16,7 +16,7 @@ use super::book::Book;
 use super::error::StartError;
 use super::identity::{self, Directory};
 use super::peers::SERVICE_FORMATION;
-use super::refill::{Marked, taken_in_anew};
+use super::refill::{Mark, Marked, taken_in_anew};
 use crate::admin::Health;
 use crate::config::Config;
 use crate::metadata::Refusal;
@@ -51,6 +51,23 @@ pub(super) struct ReplicasTold {
     pub(super) led: BTreeSet<PlacementGroupId>,
     /// Groups of which its replica is empty.
     pub(super) empty: BTreeSet<PlacementGroupId>,
+}
+
+/// What a damaged broker that runs hears of its wish.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Heard {
+    /// Nothing needs it: it may stop to be taken in.
+    pub(super) may_stop: bool,
+    /// Why it is not taken in.
+    pub(super) refused: Option<String>,
+}
+
+/// What came of looking for the cluster.
+pub(super) enum Formed {
+    /// This broker is in it.
+    In(Founding),
+    /// Not as it was marked: a damaged broker is to run in part instead, or to ask anew instead.
+    Otherwise,
 }
 
 /// How long one seed may take to answer.
@@ -203,7 +220,7 @@ impl Formation {
             asked = self.keep_strangers(self.candidates.lately());
             asked.retain(|one| one.damaged.is_some());
         } else {
-            self.candidates.forget_refusals();
+            self.candidates.forget_answers();
         }
         let waiting = i64::try_from(asked.len()).unwrap_or(i64::MAX);
         self.damaged_waiting.set(waiting);
@@ -217,10 +234,45 @@ impl Formation {
         waiting.filter(|one| one.node() == node).count()
     }
 
-    /// Tells `candidate`, and whoever asks, why it is not taken in anew.
+    /// Tells `candidate`, and whoever asks, why it is not taken in anew; `None` to one that runs: that it may stop.
     pub(super) fn answer_damaged(&self, candidate: &Candidate, refused: Option<String>) {
         let who = (candidate.node(), candidate.raft_node());
-        self.candidates.refuse(who, refused);
+        self.candidates.answer(who, refused);
+    }
+
+    /// Asks all members, this one too, to take this broker in anew, which runs as the Raft node that is `mark`ed. What is heard of that.
+    pub(super) async fn ask_in_part(
+        &self,
+        transport: &PeerTransport,
+        mark: &Mark,
+        (zone, peer): (&str, &str),
+    ) -> Heard {
+        let (own, seeds) = {
+            let told = self.told.lock();
+            (NodeId::new(told.broker_id), told.seeds.clone())
+        };
+        let question = candidates::question(&seeds, zone, peer, Marked::InPart(mark));
+        let caller = Caller {
+            broker: own,
+            node: mark.raft_node,
+            cluster: None,
+            deadline: WAITING_WITHIN,
+        };
+        self.candidates.note(&caller, &question, true);
+        let members = self.book.members().unwrap_or_default().1;
+        let others = members.into_iter().map(|known| known.node);
+        let others = others.filter(|node| *node != own).collect();
+        let asked = self.ask_these(transport, others, candidates::bytes(&question));
+        let told = asked.await;
+        let (refused, may_stop) = self.candidates.answered((own, mark.next));
+        Heard {
+            may_stop: may_stop || told.iter().any(|told| told.may_stop),
+            refused: told
+                .into_iter()
+                .find_map(|told| told.refused)
+                .map(|why| printable(&why).into_owned())
+                .or(refused),
+        }
     }
 
     fn keep_strangers(&self, mut asked: Vec<Candidate>) -> Vec<Candidate> {
@@ -249,19 +301,19 @@ impl Formation {
                 })
                 .collect(),
         });
-        let damaged = question.and_then(Question::damaged);
+        let says = question.map(Question::says).unwrap_or_default();
         let seeds = question.map_or("", |question| question.seeds.as_str());
-        tell(told, members, (caller.broker, caller.node, damaged), seeds)
+        tell(told, members, (caller.broker, caller.node, says), seeds)
     }
 }
 
-/// What of `told` and the `members` is for who asks: broker id and Raft node of its handshake, the Raft node that it says it was, and its seeds. All, if it is a
-/// member or was a founder, also as the damaged one: nobody else knows that Raft node. While there is no cluster, all for who has the same seeds.
-/// Else nothing with which it could pass for a member.
+/// What of `told` and the `members` is for who asks: broker id and Raft node of its handshake, the Raft nodes that it says it was or wants to be, and its seeds. All, if
+/// it is a member or was a founder, also as the damaged one, or the one that this one asked to be: nobody else knows these Raft nodes. While there is no cluster, all
+/// for who has the same seeds. Else nothing with which it could pass for a member.
 fn tell(
     mut told: Told,
     members: Option<MembersNow>,
-    (broker, node, damaged): (NodeId, RaftNodeId, Option<RaftNodeId>),
+    (broker, node, says): (NodeId, RaftNodeId, [Option<RaftNodeId>; 2]),
     seeds: &str,
 ) -> Told {
     let Some(record) = told.record.take() else {
@@ -273,7 +325,7 @@ fn tell(
     let known = members.as_ref().map_or(&record.members, |now| &now.members);
     let same = known.iter().find(|known| known.broker_id == broker.get());
     let is = |id: RaftNodeId| same.is_some_and(|same| same.raft_node_id == id.get());
-    if is(node) || damaged.is_some_and(is) {
+    if is(node) || says.into_iter().flatten().any(is) {
         told.record = Some(record);
         told.members = members;
         return told;
@@ -298,7 +350,12 @@ impl CallService for Formation {
         let known = answer.record.is_some();
         answer.left = left;
         if let Some(question) = &question {
-            if stranger && !left {
+            let wishes = if stranger {
+                !left
+            } else {
+                question.next().is_some() && known && self.book.members().is_some()
+            };
+            if wishes {
                 self.candidates.note(&caller, question, known);
             }
             if question.waiting && known {
@@ -312,7 +369,9 @@ impl CallService for Formation {
             }
         }
         if known {
-            answer.refused = self.candidates.refused(&caller);
+            let next = question.as_ref().and_then(Question::next);
+            let who = (caller.broker, next.unwrap_or(caller.node));
+            (answer.refused, answer.may_stop) = self.candidates.answered(who);
         }
         let answer = serde_json::to_vec(&answer).unwrap_or_default();
         std::future::ready(Bytes::from(answer)).boxed()
@@ -330,7 +389,7 @@ pub(super) struct Asker<'a> {
     pub(super) transport: &'a PeerTransport,
     pub(super) formation: &'a Formation,
     pub(super) health: &'a Health,
-    /// Whether this broker is damaged, and wants to begin anew, or goes on as it is.
+    /// Whether this broker is damaged, and what it does about that.
     pub(super) marked: Marked<'a>,
 }
 
@@ -349,8 +408,8 @@ impl Asker<'_> {
 
     /// Waits until this broker is in a cluster; its record is durable then. Waits for as long as seeds are missing, and a broker that no
     /// cluster knows until an operator takes it in.
-    pub(super) async fn form(&self, directory: &mut Directory) -> Result<Founding, StartError> {
-        if let Some(mark) = self.marked.anew {
+    pub(super) async fn form(&self, directory: &mut Directory) -> Result<Formed, StartError> {
+        if let Marked::Anew(mark) = self.marked {
             return self.form_anew(directory, mark).await;
         }
         let seeds = self.config.seeds();
@@ -366,14 +425,19 @@ impl Asker<'_> {
             if let Some(record) = &directory.founding
                 && !matches!(decide(&own, &seeds, &answers), Decision::NotMember(..))
             {
-                return Ok(record.clone());
+                return Ok(Formed::In(record.clone()));
             }
             let record = match decide(&own, &seeds, &answers) {
                 Decision::Found(nodes) => Some(self.found(&seeds, &nodes)),
                 Decision::Join(record) => Some(record),
+                // Most likely it was taken in anew.
+                Decision::NotMember(_) if matches!(self.marked, Marked::InPart(_)) => {
+                    return Ok(Formed::Otherwise);
+                }
                 Decision::NotMember(by) => {
                     let name = &self.config.cluster.name;
-                    let text = match self.marked.spared && is_taken(&answers, by) {
+                    let spared = matches!(self.marked, Marked::Spared);
+                    let text = match spared && is_taken(&answers, by) {
                         true => taken_in_anew(directory.node),
                         false => not_member(name, &answers, directory.node, by),
                     };
@@ -406,7 +470,7 @@ impl Asker<'_> {
                 crash_point(CrashPoint::FormationStored);
                 self.formation.told.lock().record = Some(record.clone());
                 tracing::info!(cluster = %record.cluster(), "this broker is a member of the cluster");
-                return Ok(record);
+                return Ok(Formed::In(record));
             }
             tokio::time::sleep(self.world.random.jitter(ROUND_PAUSE)).await;
         }
@@ -444,11 +508,10 @@ impl Asker<'_> {
             address: address.to_owned(),
         };
         let zone = &self.config.node.zone;
-        let damaged = self.marked.anew.map(|mark| mark.raft_node);
         let seeds = self.formation.told.lock().seeds.clone();
         let peer = self.config.peer_address();
-        let request = candidates::question(&seeds, zone, peer, damaged);
-        ask(self.transport, &target, id, request).await
+        let question = candidates::question(&seeds, zone, peer, self.marked);
+        ask(self.transport, &target, id, candidates::bytes(&question)).await
     }
 }
 
@@ -522,7 +585,8 @@ mod tests {
         let mut told = Told::new(1, 7, String::new(), Some(record));
         let asks = |told: &Told, node, raft_node, damaged: Option<u64>, seeds: &str| {
             let damaged = damaged.map(RaftNodeId::new);
-            let who = (NodeId::new(node), RaftNodeId::new(raft_node), damaged);
+            let says = [damaged, None];
+            let who = (NodeId::new(node), RaftNodeId::new(raft_node), says);
             let mut told = told.clone();
             let members = told.members.take();
             tell(told, members, who, seeds)

@@ -8,7 +8,7 @@ use super::super::error::StartError;
 use super::super::identity::Directory;
 use super::super::refill::Mark;
 use super::decide::{MembersNow, Told};
-use super::{Asker, Founding, ROUND_PAUSE};
+use super::{Asker, Formed, Founding, ROUND_PAUSE};
 use crate::metadata::Standing;
 use crate::observe::printable;
 use std::collections::BTreeMap;
@@ -19,6 +19,10 @@ use tokio::time::Instant;
 
 /// So long the newest answers must say that there is no place for this broker: who answers may be behind for a moment.
 const OVER_AFTER: Duration = Duration::from_secs(10);
+
+/// So long a broker that could run in part serves nothing and asks, longer than `session`s twice: it counts as living for one of them after a crash, and leaders are elected
+/// in its place. What may take it in then takes it in within seconds.
+const ASKS_BEYOND: Duration = Duration::from_secs(10);
 
 /// What a damaged broker learned.
 #[derive(Debug, PartialEq, Eq)]
@@ -122,12 +126,15 @@ fn decide(own: &Told, damaged: RaftNodeId, answers: &BTreeMap<i32, Told>) -> Lea
 
 impl Asker<'_> {
     /// Waits until this broker is a member under the Raft node that `mark` names, and gives the directory over to that one. The groups of `directory`, the damaged
-    /// one's, are set aside then.
+    /// one's, are set aside then. One that could run in part does not wait long.
     pub(super) async fn form_anew(
         &self,
         directory: &mut Directory,
         mark: &Mark,
-    ) -> Result<Founding, StartError> {
+    ) -> Result<Formed, StartError> {
+        let begun = Instant::now();
+        let session = Duration::from_millis(self.config.cluster.session_ms);
+        let patience = mark.withheld().map(|_| 2 * session + ASKS_BEYOND);
         let own = self.formation.told.lock().clone();
         let mut seeds = self.config.seeds();
         let mut said: Option<(String, Instant)> = None;
@@ -149,6 +156,10 @@ impl Asker<'_> {
                 learned => {
                     let text = waiting(directory.node, &mark.what, &learned);
                     self.say(&mut said, text);
+                    let waits = matches!(learned, Learned::Waits(_) | Learned::Refused(_));
+                    if waits && patience.is_some_and(|patience| begun.elapsed() >= patience) {
+                        return Ok(Formed::Otherwise);
+                    }
                     over_since = match learned {
                         Learned::Over(_) => over_since.or_else(|| Some(Instant::now())),
                         _ => None,
@@ -169,7 +180,7 @@ impl Asker<'_> {
         mark.begin_anew(disk, &self.config.node.data_dir, directory)?;
         directory.raft_node = mark.next;
         tracing::info!(raft_node = %mark.next, "this broker was taken in anew and is refilled");
-        Ok(record)
+        Ok(Formed::In(record))
     }
 }
 

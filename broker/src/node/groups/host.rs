@@ -8,6 +8,7 @@ use super::super::error::{Ended, StartError};
 use super::super::fitness::Fit;
 use super::super::leaders;
 use super::super::members;
+use super::super::refill::replaced_in_part;
 use super::super::store::NodeStore;
 use super::starter::Starter;
 use crate::coordinator::membership::MembershipConfig;
@@ -70,7 +71,7 @@ impl Host {
         }
     }
 
-    /// The groups that this broker holds, or shall hold, by its image.
+    /// The groups that this broker holds, or shall hold, by its image, those that are withheld among them.
     fn wanted(&self) -> BTreeSet<PlacementGroupId> {
         let node = self.starter.identity.node;
         self.metadata.group.read(|machine| {
@@ -86,7 +87,7 @@ impl Host {
         let missing = self
             .wanted()
             .into_iter()
-            .filter(|id| !held.contains_key(id));
+            .filter(|id| !held.contains_key(id) && !self.starter.withheld.contains(id));
         // All at once: each reads its log, and its peers wait for it.
         let starting =
             missing.map(|id| async move { Ok::<_, StartError>((id, self.start(id).await?)) });
@@ -157,7 +158,12 @@ impl Host {
 
     /// This broker is no member any more: it ends.
     pub(super) fn end(&self, standing: Standing) {
-        if let Some(ended) = Ended::of(standing, self.starter.identity.node) {
+        let node = self.starter.identity.node;
+        let ended = match standing {
+            Standing::Replaced if !self.starter.withheld.is_empty() => Some(replaced_in_part(node)),
+            standing => Ended::of(standing, node),
+        };
+        if let Some(ended) = ended {
             self.starter.fatal.send_if_modified(|known| {
                 let first = known.is_none();
                 if first {
@@ -168,7 +174,7 @@ impl Host {
         }
     }
 
-    /// Replicas that run, or whose files lie here, and that nobody wants.
+    /// Replicas that run, or whose files lie here, and that nobody wants. Not those that are withheld: damaged files are set aside as a whole.
     async fn unwanted(&self) -> Vec<PlacementGroupId> {
         let wanted = self.wanted();
         let mut found: BTreeSet<PlacementGroupId> =
@@ -186,7 +192,7 @@ impl Host {
         }
         found
             .into_iter()
-            .filter(|id| !wanted.contains(id))
+            .filter(|id| !wanted.contains(id) && !self.starter.withheld.contains(id))
             .collect()
     }
 

@@ -20,7 +20,7 @@ use super::leaders::{self, hand_over_to_stop};
 use super::lost;
 use super::members;
 use super::peers::{Peers, SERVICE_ENDS, SERVICE_METADATA};
-use super::refill::admit_damaged;
+use super::refill::{InPart, Mark, admit_damaged};
 use super::store::NodeStore;
 use super::store_mark::{self, Marking};
 use crate::config::Config;
@@ -90,6 +90,8 @@ pub(super) struct Parts<'a> {
     pub(super) world: &'a World,
     pub(super) identity: Identity,
     pub(super) peers: Option<&'a Arc<Peers>>,
+    /// Groups are damaged, and this broker runs without them.
+    pub(super) in_part: Option<&'a Mark>,
     pub(super) store: &'a Arc<NodeStore>,
     pub(super) fatal: &'a watch::Sender<Option<Ended>>,
     pub(super) refusing: &'a Arc<AtomicBool>,
@@ -138,6 +140,7 @@ pub(super) async fn start(parts: Parts<'_>) -> Result<NodeGroups, StartError> {
     let elsewhere = LeadersElsewhere::default();
     let batch_bytes = batch_bytes_in(parts.config.log.file_bytes);
     let router = Router::new(client.clone(), elsewhere.clone(), batch_bytes);
+    router.withhold(starter.withheld.clone());
     let marked = metadata.clone();
     let guard = StoreGuard::new(parts.store.tier.clone(), move || {
         marked.read(|machine| machine.image().store())
@@ -168,6 +171,25 @@ pub(super) async fn start(parts: Parts<'_>) -> Result<NodeGroups, StartError> {
     Ok(groups)
 }
 
+/// A broker that runs in part asks to be refilled. Before it runs any data group: whoever remembers that it had stopped for that knows then that it runs.
+async fn ask_in_part(parts: &Parts<'_>, peers: &Arc<Peers>, client: &MetadataClient) {
+    let Some(mark) = parts.in_part else {
+        return;
+    };
+    let asks = InPart {
+        mark: mark.clone(),
+        node: parts.identity.node,
+        peers: Arc::clone(peers),
+        zone: parts.config.node.zone.clone(),
+        peer: parts.config.peer_address().to_owned(),
+        session: client.session(),
+        health: parts.store.health.clone(),
+        random: Arc::clone(&parts.world.random),
+        fatal: parts.fatal.clone(),
+    };
+    asks.start(parts.tasks).await;
+}
+
 /// Everything after the metadata group runs.
 async fn begin(
     parts: &Parts<'_>,
@@ -190,6 +212,7 @@ async fn begin(
         admit_damaged(peers, client, tasks);
         lost::watch(peers, client, router, tasks);
         client.watch_brokers(tasks);
+        ask_in_part(parts, peers, client).await;
     }
     host.start_all().await?;
     if parts.peers.is_none() {

@@ -13,15 +13,15 @@ use super::super::refill::Damage;
 use super::Parts;
 use crate::config::Config;
 use crate::log::{
-    GroupLog, GroupLogConfig, LogEnv, LogError, LogFailure, LogObserver, WriterMode, ZeroingPace,
-    finish_drop, was_dropped,
+    GroupLog, GroupLogConfig, LogEnv, LogError, LogFailure, WriterMode, ZeroingPace, finish_drop,
+    was_dropped,
 };
 use crate::metadata::MetadataImage;
 use crate::peer::Registered;
 use crate::placement::{
     Group, GroupConfig, Member, NoPeers, PeerNetwork, PlacementError, StateMachine,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -45,6 +45,8 @@ pub(super) struct Starter {
     pub(super) fatal: watch::Sender<Option<Ended>>,
     /// Told what logs find damaged.
     damage: Arc<Damage>,
+    /// Groups that are damaged here: nothing of them is opened, made, or deleted.
+    pub(super) withheld: BTreeSet<PlacementGroupId>,
     /// Whose logs lie here.
     pub(super) held: HeldGroups,
     /// How fast the logs of all groups zero files ahead.
@@ -97,6 +99,11 @@ impl Starter {
                 fatal: parts.fatal.clone(),
                 marking: parking_lot::Mutex::default(),
             }),
+            withheld: parts
+                .in_part
+                .and_then(|mark| mark.withheld())
+                .cloned()
+                .unwrap_or_default(),
             held,
             zeroing: Arc::default(),
             refusing: Arc::clone(parts.refusing),
@@ -242,7 +249,7 @@ impl Starter {
             held.check(id).inspect_err(|error| {
                 // Empty, it would vote without what it has acknowledged, and perhaps set the group up again.
                 if matches!(error, LogError::Lost { .. }) {
-                    damage.damaged(error);
+                    damage.found(id, error);
                 }
             })
         })
@@ -286,7 +293,7 @@ impl Starter {
             fatal: Arc::new(move |failure: &LogFailure| {
                 fatal.send_replace(Some(Ended::Failed(format!("log of group {id}: {failure}"))));
             }),
-            observer: Arc::clone(&self.damage) as _,
+            observer: self.damage.of(id) as _,
         };
         GroupLog::open(config, env).await
     }

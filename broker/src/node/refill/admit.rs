@@ -17,10 +17,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::{CrashPoint, Tasks, crash_point};
-use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId, TimestampMs};
+use tidelog_model::{LogIndex, NodeId, PlacementGroupId, RaftNodeId, TimestampMs};
+use tokio::time::Instant;
 
 /// How often the leader looks: a round costs a question to each member, and only while somebody waits.
 const TICK: Duration = Duration::from_secs(1);
+/// So long nobody else is told that it may stop: it hears of that within seconds, and hands over and ends within ten. Then it is silent, and counts as no copy for others.
+const TURN: Duration = Duration::from_secs(30);
 /// Groups that are named at most.
 const NAMED_MAX: usize = 5;
 
@@ -39,6 +42,9 @@ enum Refused {
     /// It says that it cannot be reached.
     #[error("{0:?}, where it says that others reach it, is no host:port")]
     Address(String),
+    /// It runs, and so does that one, which stops first.
+    #[error("broker {0}, which is damaged too, is refilled first")]
+    OtherFirst(NodeId),
     /// Nobody decides.
     #[error("nobody leads the cluster's metadata now")]
     NoLeader,
@@ -79,23 +85,67 @@ fn groups(all: &[PlacementGroupId]) -> String {
     }
 }
 
-/// Whether `node` may be taken in instead of its `damaged` Raft node: what the image says, and of all groups that it holds, or is getting, and in which anything
-/// is, what their leaders say. `safe`: the groups that need it not. `also`: brokers that wait with a damaged disk.
+/// What the image says of who asks.
+fn check(image: &MetadataImage, candidate: &Candidate) -> Result<(), Refused> {
+    let (node, Some(damaged)) = (candidate.node(), candidate.damaged()) else {
+        return Ok(());
+    };
+    let said = if candidate.runs() {
+        image.check_refill_once_silent(node, damaged)
+    } else {
+        image.check_refill(node, damaged)
+    };
+    said.map_err(Refused::from)
+}
+
+/// Whether `candidate` may be taken in instead of its damaged Raft node: what the image says, and of all groups that it holds, or is getting, and in which anything is,
+/// what their leaders say. `safe`: the groups that need it not. `also`: all brokers that wait with a damaged disk.
 fn decide(
     image: &MetadataImage,
-    (node, damaged): (NodeId, RaftNodeId),
+    candidate: &Candidate,
     safe: &BTreeSet<PlacementGroupId>,
-    also: &BTreeSet<NodeId>,
+    also: &[Candidate],
 ) -> Result<(), Refused> {
-    image.check_refill(node, damaged)?;
+    check(image, candidate)?;
+    let node = candidate.node();
     let missing = image.needed(node, safe);
     if missing.is_empty() {
         return Ok(());
     }
-    let nodes = image.silent_holders(&missing, node);
-    let damaged = nodes.iter().copied().filter(|at| also.contains(at));
-    let damaged = damaged.collect();
+    // Who runs without a group gives it nothing.
+    let lacks = |other: &&Candidate| {
+        let withheld = other.withheld().unwrap_or_default();
+        let mut lacks = missing.iter().filter(|group| withheld.contains(group));
+        lacks.any(|group| image.holders(*group).contains(&other.node()))
+    };
+    let others = also.iter().filter(|other| other.node() != node);
+    let lacking = others.filter(lacks).map(Candidate::node);
+    let mut nodes = image.silent_holders(&missing, node);
+    nodes.extend(lacking);
+    nodes.sort_unstable();
+    nodes.dedup();
+    let damaged = |at: &NodeId| also.iter().any(|other| other.node() == *at);
+    let damaged = nodes.iter().copied().filter(damaged).collect();
     Err(Refused::Unsafe(missing, Silent { nodes, damaged }))
+}
+
+/// Who was told last that it may stop. One at a time: each of two is a copy that the other one's refill needs.
+#[derive(Default)]
+struct Turn(Option<(NodeId, Instant)>);
+
+impl Turn {
+    /// Whether it is the turn of `node`.
+    fn take(&mut self, node: NodeId, now: Instant) -> Result<(), Refused> {
+        match self.0 {
+            Some((other, at)) if other != node && now.duration_since(at) < TURN => {
+                Err(Refused::OtherFirst(other))
+            }
+            _ => {
+                self.0 = Some((node, now));
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Takes damaged brokers in while this one leads metadata.
@@ -104,11 +154,12 @@ pub(in crate::node) fn admit_damaged(peers: &Arc<Peers>, metadata: &MetadataClie
     tasks.supervise("refill", TICK, move || {
         let (peers, metadata) = (Arc::clone(&peers), metadata.clone());
         async move {
+            let mut turn = Turn::default();
             loop {
                 tokio::time::sleep(metadata.random.jitter(TICK)).await;
                 let leads = metadata.group.is_leader();
                 for candidate in peers.formation.damaged(leads) {
-                    let refused = admit(&peers, &metadata, &candidate).await.err();
+                    let refused = answer(&peers, &metadata, &candidate, &mut turn).await.err();
                     let refused = refused.map(|why| why.to_string());
                     peers.formation.answer_damaged(&candidate, refused);
                 }
@@ -117,19 +168,38 @@ pub(in crate::node) fn admit_damaged(peers: &Arc<Peers>, metadata: &MetadataClie
     });
 }
 
-async fn admit(
+/// Takes `candidate` in, or, where it runs, finds that it may stop for that.
+async fn answer(
     peers: &Peers,
     metadata: &MetadataClient,
     candidate: &Candidate,
+    turn: &mut Turn,
 ) -> Result<(), Refused> {
-    // Who it takes for the leader, itself perhaps, is none that a majority hears.
-    let later = |error: ProposeError| match error {
-        ProposeError::NotLeader { .. } => Refused::NoLeader,
-        error => Refused::Later(error.to_string()),
-    };
     let Some(damaged) = candidate.damaged() else {
         return Ok(());
     };
+    let (checked, peer) = look(peers, metadata, candidate, damaged).await?;
+    if candidate.runs() {
+        return turn.take(candidate.node(), Instant::now());
+    }
+    take_in(metadata, candidate, damaged, checked, peer).await
+}
+
+fn later(error: ProposeError) -> Refused {
+    match error {
+        // Who it takes for the leader, itself perhaps, is none that a majority hears.
+        ProposeError::NotLeader { .. } => Refused::NoLeader,
+        error => Refused::Later(error.to_string()),
+    }
+}
+
+/// Step 3: as of which entry nothing needs what it had, and where it is reached.
+async fn look(
+    peers: &Peers,
+    metadata: &MetadataClient,
+    candidate: &Candidate,
+    damaged: RaftNodeId,
+) -> Result<(LogIndex, Address), Refused> {
     let node = candidate.node();
     if peers.formation.waiting(node) > 1 {
         return Err(Refused::SeveralWait);
@@ -138,24 +208,35 @@ async fn admit(
     metadata.group.read_barrier().await.map_err(later)?;
     let (checked, others) = metadata.group.read(|machine| {
         let image = machine.image();
-        image.check_refill(node, damaged)?;
+        check(image, candidate)?;
         let members = image.members().keys().copied();
         let others = members.filter(|id| *id != metadata.node && image.is_live(*id));
-        Ok::<_, RefillRefused>((image.last().index, others.collect::<Vec<_>>()))
+        Ok::<_, Refused>((image.last().index, others.collect::<Vec<_>>()))
     })?;
     let asked = peers
         .formation
         .ask_without(&peers.transport, others, damaged);
     let safe = asked.await;
     let also = peers.formation.damaged(true);
-    let also = also.iter().map(Candidate::node).collect();
     let look = |image: &MetadataImage| {
         if image.last().index != checked {
             return Err(Refused::Later("metadata has changed meanwhile".to_owned()));
         }
-        decide(image, (node, damaged), &safe, &also)
+        decide(image, candidate, &safe, &also)
     };
     metadata.group.read(|machine| look(machine.image()))?;
+    Ok((checked, peer))
+}
+
+/// Step 4.
+async fn take_in(
+    metadata: &MetadataClient,
+    candidate: &Candidate,
+    damaged: RaftNodeId,
+    checked: LogIndex,
+    peer: Address,
+) -> Result<(), Refused> {
+    let node = candidate.node();
     let admission = Admission {
         node,
         raft_node: candidate.raft_node(),
@@ -206,6 +287,17 @@ mod tests {
         PlacementGroupId::new(id)
     }
 
+    /// Broker `id`, which has found damage, and runs without a group, or not at all.
+    fn asks(id: i32, withheld: Option<u32>) -> Candidate {
+        let withheld =
+            withheld.map_or_else(String::new, |group| format!(r#","withheld":[{group}]"#));
+        let (old, new) = (id * 10, id * 10 + 1);
+        let text = format!(
+            r#"{{"broker_id":{id},"raft_node_id":{new},"zone":"","peer":"h:1","damaged":{old}{withheld}}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
     fn image(held: &[(u32, &[i32])]) -> MetadataImage {
         let mut image = MetadataImage::default();
         let groups: BTreeMap<_, Vec<NodeId>> = held
@@ -240,8 +332,8 @@ mod tests {
         let mut image = image(&[(1, &[1, 2, 3]), (2, &[1, 2, 4]), (3, &[2, 3, 4])]);
         let says = |image: &MetadataImage, safe: &[u32]| {
             let safe = safe.iter().copied().map(group).collect();
-            let also = BTreeSet::from([NodeId::new(2)]);
-            decide(image, (THREE, DAMAGED), &safe, &also)
+            let also = [asks(3, None), asks(2, None)];
+            decide(image, &also[0], &safe, &also)
         };
         assert_eq!(says(&image, &[0, 1, 3]), Ok(()));
         // All of them are silent in this image.
@@ -272,6 +364,46 @@ mod tests {
         assert_eq!(refused, Err(RefillRefused::Lives(DAMAGED).into()));
     }
 
+    /// Proves that one that runs may stop where it would be taken in then, and that one that runs without a group counts as a copy of it no more than a silent one, and
+    /// is named.
+    #[test]
+    fn who_runs_in_part_may_stop() {
+        let mut image = image(&[(1, &[1, 2, 3]), (2, &[1, 2, 4])]);
+        for node in [1, 2, 3, 4].map(NodeId::new) {
+            let fenced = false;
+            let lives = MetadataCommand::SetBrokerFence { node, fenced };
+            image.apply(lives, TimestampMs::new(2));
+        }
+        let also = [asks(3, Some(5)), asks(2, Some(1)), asks(4, Some(2))];
+        let says = |safe: &[u32]| {
+            let safe = safe.iter().copied().map(group).collect();
+            decide(&image, &also[0], &safe, &also)
+        };
+        assert_eq!(says(&[0, 1]), Ok(()));
+        let two = || vec![NodeId::new(2)];
+        let silent = Silent {
+            nodes: two(),
+            damaged: two(),
+        };
+        assert_eq!(says(&[0]), Err(Refused::Unsafe(vec![group(1)], silent)));
+        let stopped = decide(&image, &asks(3, None), &BTreeSet::new(), &also);
+        assert_eq!(stopped, Err(RefillRefused::Lives(DAMAGED).into()));
+    }
+
+    /// Proves that of several that may stop one is told so at a time, and the others when that one has had its time.
+    #[tokio::test(start_paused = true)]
+    async fn one_stops_at_a_time() {
+        let (two, now) = (NodeId::new(2), Instant::now());
+        let mut turn = Turn::default();
+        assert_eq!(turn.take(two, now), Ok(()));
+        assert_eq!(turn.take(THREE, now), Err(Refused::OtherFirst(two)));
+        let later = now + TURN / 2;
+        assert_eq!(turn.take(two, later), Ok(()), "it is still its turn");
+        assert_eq!(turn.take(THREE, now + TURN), Err(Refused::OtherFirst(two)));
+        assert_eq!(turn.take(THREE, later + TURN), Ok(()));
+        assert!(turn.take(two, later + TURN).is_err());
+    }
+
     /// Proves that groups in which nothing is need no leader: neither one on which it is alone, nor one that comes to it, until there is a partition in them.
     #[test]
     fn groups_in_which_nothing_is_need_no_leader() {
@@ -283,9 +415,8 @@ mod tests {
         let targets = BTreeMap::from([(group(9), vec![THREE])]);
         image.apply(MetadataCommand::MoveReplicas { targets }, stamp);
         let safe = (0..2).map(group).collect();
-        let decide = |image: &MetadataImage, safe: &BTreeSet<_>| {
-            decide(image, (THREE, DAMAGED), safe, &BTreeSet::new())
-        };
+        let decide =
+            |image: &MetadataImage, safe: &BTreeSet<_>| decide(image, &asks(3, None), safe, &[]);
         assert_eq!(decide(&image, &safe), Ok(()));
         let create = MetadataCommand::CreateTopic {
             id: tidelog_model::TopicId::new(Uuid::from_u128(1)),
@@ -308,7 +439,7 @@ mod tests {
     fn an_only_copy_is_kept() {
         let image = image(&[(1, &[1, 2, 3]), (2, &[3])]);
         let safe = (0..3).map(group).collect();
-        let refused = decide(&image, (THREE, DAMAGED), &safe, &BTreeSet::new()).unwrap_err();
+        let refused = decide(&image, &asks(3, None), &safe, &[]).unwrap_err();
         assert_eq!(refused.to_string(), "group 2 has no other copy");
     }
 

@@ -6,14 +6,17 @@
 
 use super::super::identity::{self, Directory, IdentityError};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use tidelog_env::disk::Disk;
 use tidelog_env::{CrashPoint, crash_point};
-use tidelog_model::RaftNodeId;
+use tidelog_model::{PlacementGroupId, RaftNodeId};
 
 const FILE: &str = "damaged.json";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The first version, which names no groups: any may be damaged.
+const UNNAMED: u32 = 1;
 /// What was found, in words, at most.
 const WHAT_BYTES_MAX: usize = 1024;
 const GROUPS: &str = "groups";
@@ -31,6 +34,8 @@ pub(in crate::node) struct Mark {
     pub(in crate::node) raft_node: RaftNodeId,
     /// Who it wants to be.
     pub(in crate::node) next: RaftNodeId,
+    /// In which groups damage was found. `None`: any may be damaged.
+    pub(in crate::node) groups: Option<BTreeSet<PlacementGroupId>>,
     /// What was found.
     pub(in crate::node) what: String,
 }
@@ -41,18 +46,79 @@ struct File {
     version: u32,
     raft_node_id: u64,
     next_raft_node_id: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    groups: Option<BTreeSet<u32>>,
     what: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    crc32c: Option<u32>,
+}
+
+impl File {
+    /// CRC-32C of the numbers as text: `2 11 12 1,5`; `2 11 12` without groups.
+    fn sum(&self) -> u32 {
+        let mut text = format!(
+            "{} {} {}",
+            self.version, self.raft_node_id, self.next_raft_node_id
+        );
+        if let Some(groups) = &self.groups {
+            let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
+            text += &format!(" {}", groups.join(","));
+        }
+        crc32c::crc32c(text.as_bytes())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match (self.version, self.crc32c) {
+            (UNNAMED, None) if self.groups.is_none() => Ok(()),
+            (VERSION, Some(sum)) if sum == self.sum() => Ok(()),
+            (UNNAMED | VERSION, _) => Err("its checksum is wrong".to_owned()),
+            (version, _) => Err(format!("version {version}, this program writes {VERSION}")),
+        }
+    }
+}
+
+/// The words, as far as there is room for them.
+fn cut(what: &str) -> String {
+    let end = (0..=WHAT_BYTES_MAX.min(what.len())).rev();
+    let end = { end }.find(|at| what.is_char_boundary(*at));
+    what.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
 }
 
 impl Mark {
-    pub(in crate::node) fn new(raft_node: RaftNodeId, next: RaftNodeId, what: &str) -> Self {
-        let end = (0..=WHAT_BYTES_MAX.min(what.len())).rev();
-        let end = { end }.find(|at| what.is_char_boundary(*at));
+    /// Of damage that was found in `group`.
+    pub(in crate::node) fn new(
+        raft_node: RaftNodeId,
+        next: RaftNodeId,
+        group: PlacementGroupId,
+        what: &str,
+    ) -> Self {
         Self {
             raft_node,
             next,
-            what: what.get(..end.unwrap_or(0)).unwrap_or_default().to_owned(),
+            groups: Some(BTreeSet::from([group])),
+            what: cut(what),
         }
+    }
+
+    /// Whether it says that `group` is damaged, or may be.
+    pub(super) fn names(&self, group: PlacementGroupId) -> bool {
+        let groups = self.groups.as_ref();
+        groups.is_none_or(|groups| groups.contains(&group))
+    }
+
+    /// With damage in one more group: the same wish.
+    pub(in crate::node) fn with(mut self, group: PlacementGroupId, what: &str) -> Self {
+        if let Some(groups) = &mut self.groups {
+            groups.insert(group);
+        }
+        self.what = cut(&format!("{}; {what}", self.what));
+        self
+    }
+
+    /// The groups without which the broker may run as the Raft node that it was. `None`: it may run none.
+    pub(in crate::node) fn withheld(&self) -> Option<&BTreeSet<PlacementGroupId>> {
+        let groups = self.groups.as_ref();
+        groups.filter(|groups| !groups.is_empty() && !groups.contains(&PlacementGroupId::METADATA))
     }
 
     /// The mark in `dir`, if there is one.
@@ -80,27 +146,28 @@ impl Mark {
         };
         let file: File =
             serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
-        if file.version != VERSION {
-            let version = file.version;
-            return Err(damaged(format!(
-                "version {version}, this program writes {VERSION}"
-            )));
-        }
+        file.check().map_err(damaged)?;
+        let groups = |ids: BTreeSet<u32>| ids.into_iter().map(PlacementGroupId::new).collect();
         Ok(Some(Self {
             raft_node: RaftNodeId::new(file.raft_node_id),
             next: RaftNodeId::new(file.next_raft_node_id),
+            groups: file.groups.map(groups),
             what: file.what,
         }))
     }
 
     /// Step 1. Durable when it returns.
     pub(super) fn store(&self, disk: &dyn Disk, dir: &Path) -> io::Result<()> {
-        let file = File {
+        let groups = self.groups.as_ref();
+        let mut file = File {
             version: VERSION,
             raft_node_id: self.raft_node.get(),
             next_raft_node_id: self.next.get(),
+            groups: groups.map(|groups| groups.iter().map(|group| group.get()).collect()),
             what: self.what.clone(),
+            crc32c: None,
         };
+        file.crc32c = Some(file.sum());
         let mut bytes = serde_json::to_vec_pretty(&file).map_err(io::Error::other)?;
         bytes.push(b'\n');
         identity::replace(disk, dir, FILE, &bytes)
@@ -213,6 +280,7 @@ mod tests {
 
     const X: RaftNodeId = RaftNodeId::new(11);
     const Y: RaftNodeId = RaftNodeId::new(12);
+    const ONE: PlacementGroupId = PlacementGroupId::new(1);
 
     struct Home(tempfile::TempDir);
 
@@ -233,7 +301,7 @@ mod tests {
             identity::store(disk.as_ref(), home.dir(), &old).unwrap();
             std::fs::create_dir_all(home.dir().join("groups/1")).unwrap();
             std::fs::write(home.dir().join("groups/1/log"), b"damaged").unwrap();
-            let mark = Mark::new(X, Y, "a file");
+            let mark = Mark::new(X, Y, ONE, "a file");
             mark.store(disk.as_ref(), home.dir()).unwrap();
             (home, old, mark)
         }
@@ -313,7 +381,7 @@ mod tests {
         assert!(home.dir().join("groups/1/log").exists());
 
         let (home, _, _) = Home::new();
-        let other = Mark::new(RaftNodeId::new(21), RaftNodeId::new(22), "x");
+        let other = Mark::new(RaftNodeId::new(21), RaftNodeId::new(22), ONE, "x");
         other.store(disk.as_ref(), home.dir()).unwrap();
         assert_eq!(home.resume(), (X, None));
         assert!(!home.dir().join(FILE).exists() && home.dir().join(GROUPS).exists());
@@ -326,8 +394,9 @@ mod tests {
     /// Proves that the words are bounded, wherever a character ends, and that so many directories and no more are set aside.
     #[test]
     fn limits() {
-        let mark = Mark::new(X, Y, &"ä".repeat(1000));
+        let mark = Mark::new(X, Y, ONE, &"ä".repeat(1000));
         assert_eq!(mark.what.len(), 1024);
+        assert_eq!(mark.with(ONE, "more").what.len(), 1024);
         let (home, _, _) = Home::new();
         let room = || has_room(RealDisk::shared().as_ref(), home.dir()).unwrap();
         for id in 0..SET_ASIDE_MAX {
@@ -335,5 +404,58 @@ mod tests {
             std::fs::create_dir(home.dir().join(format!("set-aside-{id}"))).unwrap();
         }
         assert!(!room());
+    }
+
+    /// Proves which groups may run: none where metadata's is damaged, or it is not known which are.
+    #[test]
+    fn what_is_withheld() {
+        let mark = Mark::new(X, Y, ONE, "a");
+        assert!(mark.names(ONE) && !mark.names(PlacementGroupId::new(5)));
+        let more = mark.clone().with(PlacementGroupId::new(5), "b");
+        let both = BTreeSet::from([1, 5].map(PlacementGroupId::new));
+        assert_eq!(more.withheld(), Some(&both));
+        assert_eq!((more.next, more.what.as_str()), (Y, "a; b"));
+        let metadata = more.with(PlacementGroupId::METADATA, "c");
+        assert_eq!(metadata.withheld(), None);
+        let unknown = Mark {
+            groups: None,
+            ..mark
+        };
+        assert_eq!(unknown.withheld(), None);
+        assert!(unknown.names(ONE) && unknown.clone().with(ONE, "d").groups.is_none());
+    }
+
+    /// Proves that the bytes of both versions stay what they are, that the first one names no group, and that no changed digit of the second one goes unnoticed: a group
+    /// less would be opened, and vote without what it had acknowledged.
+    #[test]
+    fn files_of_both_versions() {
+        let home = tempfile::tempdir().unwrap();
+        let (disk, path) = (RealDisk::shared(), home.path().join(FILE));
+        let load = || Mark::load(disk.as_ref(), home.path());
+        std::fs::write(&path, include_str!("../testdata/damaged-v1.json")).unwrap();
+        let old = load().unwrap().unwrap();
+        assert_eq!((old.raft_node, old.next, old.groups), (X, Y, None));
+        let second = include_str!("../testdata/damaged-v2.json");
+        let mark = Mark::new(X, Y, ONE, "a file").with(PlacementGroupId::new(27), "a bit");
+        mark.store(disk.as_ref(), home.path()).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), second);
+        assert_eq!(load().unwrap(), Some(mark));
+        for (at, digit) in second.bytes().enumerate() {
+            if !digit.is_ascii_digit() {
+                continue;
+            }
+            for other in (b'0'..=b'9').filter(|other| *other != digit) {
+                let mut changed = second.as_bytes().to_vec();
+                changed[at] = other;
+                std::fs::write(&path, changed).unwrap();
+                assert!(load().is_err(), "byte {at} is {}", char::from(other));
+            }
+        }
+        let none = Mark {
+            groups: None,
+            ..Mark::new(X, Y, ONE, "a")
+        };
+        none.store(disk.as_ref(), home.path()).unwrap();
+        assert_eq!(load().unwrap(), Some(none));
     }
 }

@@ -111,7 +111,12 @@ mod tests {
         let (ended, plain) = (Ended::Replaced("plain".to_owned()), refused().to_string());
         assert_eq!(spared.ended(ended.clone()), ended, "no mark any more");
         assert_eq!(spared.not_started(refused()).to_string(), plain);
-        let mark = Mark::new(RaftNodeId::new(11), RaftNodeId::new(12), "a bit");
+        let mark = Mark::new(
+            RaftNodeId::new(11),
+            RaftNodeId::new(12),
+            tidelog_model::PlacementGroupId::new(1),
+            "a bit",
+        );
         mark.store(disk.as_ref(), dir).unwrap();
         let text = taken_in_anew(node);
         assert_eq!(spared.ended(ended), Ended::Replaced(text.clone()));
@@ -138,7 +143,12 @@ mod tests {
         let disk = memory.shared();
         let dir = Path::new("/data");
         disk.create_dir_all(dir).unwrap();
-        let mark = Mark::new(RaftNodeId::new(11), RaftNodeId::new(12), "a bit");
+        let mark = Mark::new(
+            RaftNodeId::new(11),
+            RaftNodeId::new(12),
+            tidelog_model::PlacementGroupId::new(1),
+            "a bit",
+        );
         mark.store(disk.as_ref(), dir).unwrap();
         let (tasks, looks) = (Tasks::new(), Arc::new(AtomicUsize::new(0)));
         let seen = Arc::clone(&looks);

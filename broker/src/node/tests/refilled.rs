@@ -22,6 +22,15 @@ fn bodies(home: &Path, group: u32) -> Vec<(PathBuf, usize)> {
 
 /// The frames of all entries with a body: the file, where the frame begins, and the middle of the body.
 pub(super) fn frames(home: &Path, group: u32) -> Vec<(PathBuf, usize, usize)> {
+    let all = all_frames(home, group).into_iter();
+    let with_body = all.filter(|(.., body)| *body > 0);
+    with_body
+        .map(|(path, at, dir, body)| (path, at, at + FRAME_HEADER + dir + body / 2))
+        .collect()
+}
+
+/// All frames: the file, where the frame begins, and the lengths of directory and body.
+fn all_frames(home: &Path, group: u32) -> Vec<(PathBuf, usize, usize, usize)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(home.join(format!("groups/{group}"))).unwrap() {
         let path = entry.unwrap().path();
@@ -38,9 +47,7 @@ pub(super) fn frames(home: &Path, group: u32) -> Vec<(PathBuf, usize, usize)> {
                 usize::try_from(u32::from_le_bytes(field)).unwrap()
             };
             let (dir, body) = (field(12), field(16));
-            if body > 0 {
-                found.push((path.clone(), at, at + FRAME_HEADER + dir + body / 2));
-            }
+            found.push((path.clone(), at, dir, body));
             at += (FRAME_HEADER + dir + body).next_multiple_of(8);
         }
     }
@@ -60,6 +67,16 @@ pub(super) fn flip((path, at): &(PathBuf, usize)) {
 pub(super) fn damage(home: &Path, group: u32) -> (PathBuf, usize) {
     let bodies = bodies(home, group);
     let place = bodies[bodies.len() / 2].clone();
+    flip(&place);
+    place
+}
+
+/// Flips a bit of a change of metadata of a broker that does not run: these have no bodies.
+pub(super) fn damage_metadata(home: &Path) -> (PathBuf, usize) {
+    let all = all_frames(home, 0).into_iter();
+    let changes: Vec<_> = all.filter(|(_, _, dir, _)| *dir > 0).collect();
+    let (path, at, dir, _) = changes[changes.len() / 2].clone();
+    let place = (path, at + FRAME_HEADER + dir / 2);
     flip(&place);
     place
 }
@@ -193,7 +210,7 @@ async fn damage_found_by_a_read() {
     is_whole(three, before, acknowledged).await;
 }
 
-/// Proves that a broker which alone has a copy of something waits, names what, leaves its files as they are, and is taken in by an operator only; and that one
+/// Proves that a broker whose metadata is damaged, and which alone has a copy of something, serves nothing and waits, names what, leaves its files as they are, and is taken in by an operator only; and that one
 /// which shall not be refilled refuses to start, as it did before.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_only_copy_is_not_given_up() {
@@ -203,7 +220,7 @@ async fn an_only_copy_is_not_given_up() {
     let before = raft_node(&three, 3);
     three.nodes.remove(&3).unwrap().stop().await;
     let home = home(&three, 3);
-    let (path, _) = damage(&home, 1);
+    let (path, _) = damage_metadata(&home);
     let kept = std::fs::read(&path).unwrap();
     let own = vec!["cluster.refill-damaged=false".to_owned()];
     three.own.insert(3, own);
@@ -295,7 +312,7 @@ async fn unused_groups_hold_nobody_back() {
     three.stop().await;
 }
 
-/// Proves that of two damaged brokers of three neither begins anew, since nobody leads without them; and that, once the other one is back with what it had,
+/// Proves that of three brokers two of which have damaged metadata neither begins anew, nor runs in part, since nobody leads without them; and that, once the other one is back with what it had,
 /// the one that is damaged is refilled, by whichever of its starts.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_damaged_brokers_keep_what_they_have() {
@@ -304,7 +321,7 @@ async fn two_damaged_brokers_keep_what_they_have() {
     let mut places = Vec::new();
     for id in [2, 3] {
         three.nodes.remove(&id).unwrap().stop().await;
-        places.push(damage(&home(&three, id), 1));
+        places.push(damage_metadata(&home(&three, id)));
     }
     // A start that waits ends with its process: these two are one.
     let process = tokio::runtime::Builder::new_multi_thread()

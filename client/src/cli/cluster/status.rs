@@ -108,10 +108,11 @@ pub(super) fn print(members: &Members, output: Output) -> Result<(), Failure> {
         ]
     });
     let waiting = members.waiting.iter().map(|at| {
-        let state = match (at.damaged, at.replaces) {
-            (true, _) => "damaged, waits to be refilled",
-            (false, true) => "waits, replaces the member",
-            (false, false) => "waits",
+        let state = match (at.damaged, &at.withheld, at.replaces) {
+            (true, Some(_), _) => "damaged, serves in part, waits to be refilled",
+            (true, None, _) => "damaged, waits to be refilled",
+            (false, _, true) => "waits, replaces the member",
+            (false, _, false) => "waits",
         };
         vec![
             at.id.to_string(),
@@ -140,6 +141,7 @@ pub(super) fn print(members: &Members, output: Output) -> Result<(), Failure> {
     let head = ["GROUP", "REPLICAS", "MOVING-TO", "LEADER", "TERM"];
     output::table(&head, &groups.collect::<Vec<_>>())?;
     let notes = aged(members).into_iter();
+    let notes = notes.chain(members.waiting.iter().filter_map(withheld));
     let notes = notes.chain(members.waiting.iter().filter_map(refused));
     let notes: String = notes
         .chain(members.groups.iter().filter_map(lost))
@@ -149,6 +151,18 @@ pub(super) fn print(members: &Members, output: Output) -> Result<(), Failure> {
     } else {
         output::data(&format!("\n{notes}"))
     }
+}
+
+/// A line about a damaged broker that runs.
+fn withheld(at: &WaitingBroker) -> Option<String> {
+    let groups = at.withheld.as_ref()?;
+    let ids: Vec<String> = groups.iter().map(ToString::to_string).collect();
+    let groups = if ids.len() == 1 { "group" } else { "groups" };
+    Some(format!(
+        "broker {} is damaged in {groups} {}, and serves its other groups\n",
+        at.id,
+        ids.join(", ")
+    ))
 }
 
 /// A line about a damaged broker that nobody refills.
@@ -250,6 +264,27 @@ pub(super) mod tests {
         at.offsets_at = Some(vec![3, 5]);
         let text = lost(&at).unwrap();
         assert!(text.contains("the brokers 3,5 have"), "{text}");
+    }
+
+    /// Proves that it is said which groups a damaged broker that runs lacks, and of no other one.
+    #[test]
+    fn what_is_withheld_is_named() {
+        let mut at = WaitingBroker {
+            id: 3,
+            zone: String::new(),
+            peer: "b3:1".to_owned(),
+            raft_node: 9,
+            replaces: true,
+            damaged: true,
+            refused: None,
+            withheld: None,
+        };
+        assert_eq!(withheld(&at), None);
+        at.withheld = Some(vec![4]);
+        let line = "broker 3 is damaged in group 4, and serves its other groups\n";
+        assert_eq!(withheld(&at).as_deref(), Some(line));
+        at.withheld = Some(vec![4, 6]);
+        assert!(withheld(&at).unwrap().contains("in groups 4, 6, and"));
     }
 
     /// Proves that a member which has never come is told from one that fell silent.
