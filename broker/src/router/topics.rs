@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 /// How long a topic that is created, or deleted, for good may take to be so in the data groups before the answer: some round trips. What is
 /// missing then, because a group has no leader at the moment, is made up for by `reconcile`; clients wait for the partition.
 pub(super) const EFFECT_WITHIN: Duration = Duration::from_secs(2);
-/// Pause before a creation whose outcome is not known is proposed again.
+/// Pause before a creation or deletion whose outcome is not known is proposed again.
 const AGAIN_PAUSE: Duration = Duration::from_millis(200);
 
 /// Pause before the leader of a group that is not held here is asked again whether it has new partitions.
@@ -160,7 +160,7 @@ impl Router {
                 configs: topic.configs.clone(),
                 before,
             };
-            let outcome = self.propose_creation(&command, deadline).await?;
+            let (outcome, _) = self.propose_again(&command, deadline).await?;
             // One of the groups was lost meanwhile, or the name had a topic that was deleted.
             let again = matches!(outcome, MetadataOutcome::Refused(Refusal::Outdated));
             if !again || tries >= GROUPS_TRIES {
@@ -194,20 +194,22 @@ impl Router {
         Ok(id)
     }
 
-    /// Proposes a creation until its outcome is known. It may be repeated: its topic id is its own.
-    async fn propose_creation(
+    /// Proposes what may be repeated, since it names a topic by its id, until its outcome is known; and whether an earlier try may have done it already.
+    async fn propose_again(
         &self,
         command: &MetadataCommand,
         deadline: Instant,
-    ) -> Result<MetadataOutcome, ProposeError> {
+    ) -> Result<(MetadataOutcome, bool), ProposeError> {
+        let mut again = false;
         loop {
             let error = match self.inner.metadata.propose_by(command, deadline).await {
-                Ok(outcome) => return Ok(outcome),
+                Ok(outcome) => return Ok((outcome, again)),
                 Err(error) => error,
             };
             if error != ProposeError::Unknown || Instant::now() + AGAIN_PAUSE >= deadline {
                 return Err(error);
             }
+            again = true;
             tokio::time::sleep(AGAIN_PAUSE).await;
         }
     }
@@ -260,8 +262,8 @@ impl Router {
     /// [`TopicError`], at `deadline` at the latest.
     pub async fn delete_topic(&self, id: TopicId, deadline: Instant) -> Result<(), TopicError> {
         let command = MetadataCommand::DeleteTopic { id };
-        match self.inner.metadata.propose_by(&command, deadline).await? {
-            MetadataOutcome::TopicDeleted(topic) => {
+        match self.propose_again(&command, deadline).await? {
+            (MetadataOutcome::TopicDeleted(topic), _) => {
                 crash_point(CrashPoint::TopicDeleted);
                 let groups: std::collections::BTreeSet<PlacementGroupId> =
                     topic.partitions.into_iter().collect();
@@ -274,9 +276,11 @@ impl Router {
                 }
                 Ok(())
             }
-            MetadataOutcome::Refused(Refusal::UnknownTopic) => Err(TopicError::Unknown),
-            MetadataOutcome::Refused(refusal) => Err(TopicError::Refused(refusal)),
-            other => Err(ProposeError::Fatal(format!(
+            // By the earlier try, whose answer was lost; partitions are dropped as for one that others lead.
+            (MetadataOutcome::Refused(Refusal::UnknownTopic), true) => Ok(()),
+            (MetadataOutcome::Refused(Refusal::UnknownTopic), false) => Err(TopicError::Unknown),
+            (MetadataOutcome::Refused(refusal), _) => Err(TopicError::Refused(refusal)),
+            (other, _) => Err(ProposeError::Fatal(format!(
                 "deleting a topic was answered with {other:?}"
             ))
             .into()),

@@ -25,6 +25,22 @@ def run(report, cluster):
             for broker, other in zip(followers, reversed(followers)):
                 deleted(cluster, broker, other, f"lagging-deleted-{round_}-{broker.id}")
                 created(cluster, broker, other, f"lagging-created-{round_}-{broker.id}")
+    with report.check("a topic is deleted, and said to be, when the leader of metadata stands still"):
+        leaderless(cluster, "deleted-without-leader")
+
+
+def leaderless(cluster, name):
+    """What became of the deletion that was sent to it is not known: it is asked for again, of the next one."""
+    leader = cluster[cluster.cli_json("cluster", "status")["metadata_leader"]]
+    other = next(broker for broker in cluster.brokers if broker.id != leader.id)
+    prepare(cluster, other, name)
+    leader.process.send_signal(signal.SIGSTOP)
+    try:
+        answer = ask(other, deletion(name))
+    finally:
+        leader.process.send_signal(signal.SIGCONT)
+    same(f"{name}: deleted by broker {other.id}", code(answer), 0)
+    settled(cluster, name, False)
 
 
 def deleted(cluster, broker, other, name):
