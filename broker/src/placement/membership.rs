@@ -130,7 +130,7 @@ impl<M: StateMachine> Group<M> {
     /// Does the next thing that brings the group closer to `wanted`. New replicas are taken in as learners, and vote only when they are
     /// close behind, each as soon as it is; a leader that shall go hands over first. Only the leader may step. May be cancelled and repeated at any time: each
     /// step starts from what is there. Nothing is done, and nothing sent to a new replica, before a quorum of voters has answered a question that was asked after this was
-    /// called (but for what docs/protocols/placement.md says is left): a leader that lost them a moment ago may serve reads still, and what it sent would be a copy of a group that is lost.
+    /// called: a leader that lost them a moment ago may serve reads still, and what it sent would be a copy of a group that is lost.
     ///
     /// # Errors
     /// [`ProposeError`]: not the leader (any more), a change of somebody else is under way (`Overloaded`), or not known ([`ProposeError::Timeout`]).

@@ -1,6 +1,6 @@
 //! openraft's network over [`PeerNetwork`]: the sending side.
 //!
-//! Owns: [`PeerFactory`], [`PeerClient`]: conversions, the window of appends in flight, the end of a stream at the first refusal.
+//! Owns: [`PeerFactory`], [`PeerClient`]: conversions, the window of appends in flight, what is told of them and when, the end of a stream at the first refusal.
 //! Not here: the transport (`peers.rs`), the receiving side (`peer_inbox.rs`).
 //! Spec: docs/protocols/placement.md (peers)
 
@@ -25,6 +25,8 @@ use openraft::raft::{
     TransferLeaderError, TransferLeaderRequest, TransferLeaderResponse,
     VoteRequest as RaftVoteRequest, VoteResponse,
 };
+use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use tidelog_env::{Mutant, mutant};
 use tidelog_model::{RaftNodeId, Term};
@@ -141,6 +143,13 @@ impl Sent {
     }
 }
 
+/// Up to where the follower has everything once it has matched this.
+fn last_of(rpc: &AppendEntriesRequest<Types>) -> Option<RaftLogId> {
+    rpc.entries
+        .last()
+        .map_or(rpc.prev_log_id, |entry| Some(entry.log_id))
+}
+
 /// The request in our words. Called right before it is handed to the link.
 fn append_request(
     rpc: AppendEntriesRequest<Types>,
@@ -152,7 +161,7 @@ fn append_request(
     let sent = Sent {
         term: vote.term,
         previous,
-        last: rpc.entries.last().map(|entry| entry.log_id).or(previous),
+        last: last_of(&rpc),
         before,
     };
     let entries: Result<Vec<_>, _> = rpc.entries.into_iter().map(entry_from_raft).collect();
@@ -209,6 +218,31 @@ fn streamed(reply: AppendReply, previous: Option<RaftLogId>, last: Option<RaftLo
     (Ok(result), ends)
 }
 
+/// The last entries of the appends of a stream that openraft has handed out and not been told about, in order.
+///
+/// openraft settles all of them up to the log id that an answer matches, and takes the sending time of the last one for leases and read indexes. An
+/// append without entries (it tells a new commit index) matches the same log id as the one in front of it. So the answer to one is kept back
+/// while one behind it would be settled too; the answer to that stands for both.
+#[derive(Default)]
+struct Untold(Mutex<VecDeque<Option<RaftLogId>>>);
+
+impl Untold {
+    /// Called while the input gives out the append: before anything can be told of it.
+    fn sent(&self, last: Option<RaftLogId>) {
+        self.0.lock().push_back(last);
+    }
+
+    /// The first one is answered. Returns whether openraft may be told: whether the answer is not one to the next append, too.
+    fn answered(&self, result: &Result<StreamAppendResult<Types>, RpcError>) -> bool {
+        let mut untold = self.0.lock();
+        untold.pop_front();
+        match (result, untold.front()) {
+            (Ok(Ok(matched)), Some(next)) => next > matched,
+            _ => true,
+        }
+    }
+}
+
 impl RaftNetworkV2<Types> for PeerClient {
     type SnapshotData = Bytes;
 
@@ -233,23 +267,32 @@ impl RaftNetworkV2<Types> for PeerClient {
         S: Stream<Item = AppendEntriesRequest<Types>> + OptionalSend + Unpin + 'static,
     {
         let deadline = option.soft_ttl();
-        let replies = input.map(move |request| match append_request(request, &self.track) {
-            Err(error) => std::future::ready((Err(rpc(error)), true)).boxed(),
-            Ok((request, sent)) => {
-                // Called here, in the order of the input; only the waiting overlaps.
-                let reply = self.lane.append(request, deadline);
-                let track = Arc::clone(&self.track);
-                let result = async move {
-                    match sent.answered(&track, reply.await) {
-                        Ok(reply) => streamed(reply, sent.previous, sent.last),
-                        Err(error) => (Err(rpc(error)), true),
-                    }
-                };
-                result.boxed()
+        let untold = Arc::new(Untold::default());
+        let handed_out = Arc::clone(&untold);
+        let replies = input.map(move |request| {
+            handed_out.sent(last_of(&request));
+            match append_request(request, &self.track) {
+                Err(error) => std::future::ready((Err(rpc(error)), true)).boxed(),
+                Ok((request, sent)) => {
+                    // Called here, in the order of the input; only the waiting overlaps.
+                    let reply = self.lane.append(request, deadline);
+                    let track = Arc::clone(&self.track);
+                    let result = async move {
+                        match sent.answered(&track, reply.await) {
+                            Ok(reply) => streamed(reply, sent.previous, sent.last),
+                            Err(error) => (Err(rpc(error)), true),
+                        }
+                    };
+                    result.boxed()
+                }
             }
         });
         let in_order = replies.buffered(APPEND_WINDOW);
-        let until_refused = stream::unfold(Some(Box::pin(in_order)), |replies| async move {
+        let told = in_order.filter_map(move |(result, ends)| {
+            let tell = untold.answered(&result);
+            std::future::ready(tell.then_some((result, ends)))
+        });
+        let until_refused = stream::unfold(Some(Box::pin(told)), |replies| async move {
             let mut replies = replies?;
             let (result, ends) = replies.next().await?;
             Some((result, (!ends).then_some(replies)))

@@ -6,6 +6,7 @@ mod group;
 mod membership;
 mod peers;
 mod reverted;
+mod stream;
 mod suite;
 
 use super::*;
