@@ -423,14 +423,29 @@ impl GroupLog {
         while self.step() {}
         let written = written.await.map_err(|_| LogError::Closed)?;
         let threads = std::mem::take(&mut *self.shared.threads.lock());
-        if !threads.is_empty() {
-            let joined = tokio::task::spawn_blocking(|| {
-                threads
-                    .into_iter()
-                    .try_for_each(std::thread::JoinHandle::join)
-            });
+        let (has_threads, is_written) = (!threads.is_empty(), written.is_ok());
+        let shared = Arc::clone(&self.shared);
+        let rest = move || {
+            let ended = threads
+                .into_iter()
+                .try_for_each(std::thread::JoinHandle::join);
+            if ended.is_ok() && is_written {
+                writer::seal(&shared)
+            } else {
+                Ok(())
+            }
+        };
+        let sealed = if has_threads {
             // A thread that panicked has said so already.
-            let _ = joined.await;
+            tokio::task::spawn_blocking(rest).await.unwrap_or(Ok(()))
+        } else {
+            rest()
+        };
+        if let Err(error) = sealed {
+            let dir = self.shared.config.dir.display();
+            tracing::warn!(
+                "{dir}: closed, and all of it is there, but its end could not be sealed: {error}"
+            );
         }
         self.shared.order.lock().stopped = true;
         *self.shared.dir_lock.lock() = None;

@@ -8,7 +8,7 @@
 
 use super::error::LogFailure;
 use super::files::{LogFile, log_name, sync_names};
-use super::format::{self, Binding, FRAMES_START, FileHeader, Record, WRITE_ALIGN};
+use super::format::{self, Binding, FRAMES_START, FileHeader, FrameHeader, Record, WRITE_ALIGN};
 use super::metrics::BatchObservation;
 use super::order::{Done, Op, Order, QueuedFrame};
 use super::shared::Shared;
@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidelog_env::disk::OpenMode;
 use tidelog_env::{CrashPoint, Disk, Mutant, crash_point, mutant};
+use tidelog_model::Summed;
 use tokio::time::Instant;
 
 /// Dir and body below this are copied beside their header: a slice costs the kernel more than such a copy.
@@ -132,6 +133,31 @@ pub(super) fn finish(shared: &Shared, unsynced: Unsynced) -> Step {
     shared.metrics.syncs.add(1);
     crash_point(CrashPoint::LogSynced);
     conclude(shared, &writer, batch, write, Some(sync))
+}
+
+/// Of a log that is closed, once all is synced: a frame in another page than the last ones says up to where that is, so that a loss of these does not look like a
+/// torn tail. Nothing leads to it; recovery finds it as it finds frames behind a torn one, and clears it. Where the file has no further page there is none.
+///
+/// # Errors
+/// The disk's. The log is whole without it.
+pub(super) fn seal(shared: &Shared) -> io::Result<()> {
+    let writer = shared.writer.lock();
+    let position = (writer.written + 1).next_multiple_of(WRITE_ALIGN);
+    let fits = position + format::frame_bytes(0, 0) as u64 <= writer.active.file_bytes;
+    if !fits || writer.durable < writer.written {
+        return Ok(());
+    }
+    let header = FrameHeader {
+        record: Record::Committed(shared.order.lock().ledger.committed),
+        dir_len: 0,
+        body_len: 0,
+        durable_upto: writer.durable,
+    };
+    let seed = writer.active.binding.seed(position);
+    let frame = header.encode(seed, &[], Summed::default().crc_behind(seed));
+    let file = &writer.active.file;
+    file.write_all_at(&[IoSlice::new(&frame)], position)?;
+    file.sync_data()
 }
 
 fn take_work(shared: &Shared, flush_lazy: bool) -> Work {

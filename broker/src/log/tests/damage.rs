@@ -2,6 +2,8 @@
 
 use super::model::{Act, Driver, script};
 use super::*;
+use std::path::Path;
+use tidelog_env::disk::OpenMode;
 
 /// Proves that a flipped bit below the last known sync is refused at the open, or at the read of that one entry, or
 /// changes nothing (padding); the log is never silently shorter.
@@ -167,6 +169,86 @@ fn a_last_frame_torn_at_any_byte_is_cut() {
         assert_eq!(log.state().last, Some(id(2, next)), "{written} bytes");
         assert!(all(&log).is_ok(), "{written} bytes");
     }
+}
+
+/// Overwrites bytes of a file with zeros, as a sector that was lost reads.
+fn lose(rig: &Rig, path: &Path, from: u64, length: usize) {
+    let disk = rig.disk.shared();
+    let file = disk.open(path, OpenMode::ReadWrite).unwrap();
+    let zeros = vec![0; length];
+    file.write_all_at(&[std::io::IoSlice::new(&zeros)], from)
+        .unwrap();
+}
+
+/// A log of one entry that was closed, its file, and where its frames end.
+fn closed(rig: &mut Rig) -> (PathBuf, u64) {
+    let log = rig.open().unwrap();
+    append(&log, vec![entry(1, 0, 64)]);
+    settle(&log);
+    block_on(log.close()).unwrap();
+    let writer = log.shared.writer.lock();
+    (writer.active.path.clone(), writer.written)
+}
+
+/// Proves that the loss of everything that was written last, with the frames behind it that tell of it, is damage after a clean close, however it
+/// is spread over sectors and the page; and that without a loss a closed log goes on as any other, and has no word of its end left in it.
+#[test]
+fn the_end_of_a_closed_log_is_known_in_another_page() {
+    let mut rig = Rig::new();
+    let (path, end) = closed(&mut rig);
+    assert!(end < 2 * 4096, "all frames are in one page");
+    let sector = end.next_multiple_of(512) - 512;
+    for (from, to) in [(4096, 4608), (sector, sector + 512), (4096, 8192)] {
+        let mut rig = Rig::new();
+        let (path, _) = closed(&mut rig);
+        lose(&rig, &path, from, usize::try_from(to - from).unwrap());
+        let refused = rig.open().err();
+        assert!(
+            matches!(refused, Some(LogError::Damaged { .. })),
+            "{from}..{to}: {refused:?}"
+        );
+    }
+    let log = rig.open().unwrap();
+    assert_eq!(log.state().last, Some(id(1, 0)));
+    let page = usize::try_from(end.next_multiple_of(4096)).unwrap();
+    let bytes = rig.disk.contents(&path).unwrap();
+    assert!(bytes[page..].iter().all(|byte| *byte == 0), "it is cleared");
+    // Over the place where it was.
+    for index in 1..4 {
+        append(&log, vec![entry(1, index, 1500)]);
+    }
+    settle(&log);
+    assert!(log.shared.writer.lock().written > end.next_multiple_of(4096) + 56);
+    drop(log);
+    rig.disk.crash(1);
+    let log = rig.open().unwrap();
+    assert_eq!(log.state().last, Some(id(1, 3)));
+    assert_eq!(all(&log).unwrap().len(), 4);
+}
+
+/// Proves that a log whose file has no further page is closed without that word, and opens.
+#[test]
+fn a_full_file_is_closed_as_it_is() {
+    let mut rig = Rig::new();
+    let log = rig.open().unwrap();
+    let file_bytes = rig.config.file_bytes;
+    let mut last = 0;
+    // Up to the file's last page: a frame of 56 + 200 bytes each, and room for the closing one.
+    while log.shared.writer.lock().written + 600 < file_bytes {
+        append(&log, vec![entry(1, last, 200)]);
+        settle(&log);
+        last += 1;
+    }
+    block_on(log.close()).unwrap();
+    let (written, sequence) = {
+        let writer = log.shared.writer.lock();
+        (writer.written, writer.active.binding.sequence)
+    };
+    assert_eq!(sequence, 1);
+    assert!(written + 4096 > file_bytes, "{written} of {file_bytes}");
+    drop(log);
+    let log = rig.open().unwrap();
+    assert_eq!(log.state().last, Some(id(1, last - 1)));
 }
 
 /// Proves that the same flip is damage once any later frame, even a lazy one, knew of the sync.

@@ -38,7 +38,9 @@ fn cut_last_entry(disk: &dyn Disk, dir: &Path) {
         at += (FRAME_HEADER + dir + body).next_multiple_of(8);
     }
     let last = last.expect("an entry");
-    let zeros = vec![0; usize::try_from(at - last).unwrap()];
+    // Up to the end of the file: the seal of a log that was closed tells of what is gone.
+    let end = file.length().unwrap();
+    let zeros = vec![0; usize::try_from(end - last).unwrap()];
     file.write_all_at(&[IoSlice::new(&zeros)], last).unwrap();
     file.sync_data().unwrap();
 }
