@@ -262,22 +262,9 @@ impl Cluster {
         let mut attempts = self.attempts();
         self.topic(topic).await?;
         while !left.is_empty() {
-            let mut failed = None;
-            for (leader, group) in self.by_leader(topic, &left) {
-                let answer = match leader {
-                    Some(node) => self.offsets_from(node, topic, &group).await,
-                    None => Err(no_leader(topic)),
-                };
-                match answer {
-                    Ok(offsets) => {
-                        for (partition, offset) in offsets {
-                            left.remove(&partition);
-                            found.insert(partition, offset);
-                        }
-                    }
-                    Err(error) => failed = Some(error),
-                }
-            }
+            let (offsets, failed) = self.offsets_by(topic, &left, self.request_deadline()).await;
+            left.retain(|partition, _| !offsets.contains_key(partition));
+            found.extend(offsets);
             if let Some(error) = failed {
                 let stale = error.wants_metadata();
                 attempts.again(error).await?;
@@ -287,6 +274,42 @@ impl Cluster {
             }
         }
         Ok(found)
+    }
+
+    /// Asks every leader of `wanted` once, all at the same time. Returns what they told until `until`, and why the rest is missing: what trying again does not mend
+    /// before anything else.
+    pub async fn offsets_by(
+        &self,
+        topic: &str,
+        wanted: &BTreeMap<PartitionIndex, OffsetSpec>,
+        until: Instant,
+    ) -> (BTreeMap<PartitionIndex, Offset>, Option<Error>) {
+        let asked = self.by_leader(topic, wanted).into_iter();
+        let answers = asked.map(async |(leader, group)| {
+            let Some(node) = leader else {
+                return Err(no_leader(topic));
+            };
+            let answer = self.offsets_from(node, topic, &group);
+            let answer = tokio::time::timeout_at(until, answer).await;
+            answer.unwrap_or_else(|_| {
+                Err(Error::NoAnswer {
+                    address: format!("broker {node}"),
+                    cause: format!("it did not tell offsets of {topic} in time"),
+                })
+            })
+        });
+        let (mut found, mut failed) = (BTreeMap::new(), None);
+        for answer in futures::future::join_all(answers).await {
+            let why = match answer {
+                Ok((offsets, why)) => {
+                    found.extend(offsets);
+                    why
+                }
+                Err(error) => Some(error),
+            };
+            failed = worse(failed, why);
+        }
+        (found, failed)
     }
 
     fn by_leader(
@@ -305,53 +328,48 @@ impl Cluster {
         groups
     }
 
+    /// What one broker tells of its partitions, and why the rest is missing.
     async fn offsets_from(
         &self,
         node: NodeId,
         topic: &str,
         wanted: &BTreeMap<PartitionIndex, OffsetSpec>,
-    ) -> Result<BTreeMap<PartitionIndex, Offset>, Error> {
+    ) -> Result<(BTreeMap<PartitionIndex, Offset>, Option<Error>), Error> {
         let connection = self.node(node).await?;
-        let answer = connection
-            .call::<ListOffsetsRequest>(1..=9, self.request_deadline(), |_| {
-                offsets_request(topic, wanted)
-            })
-            .await?;
-        let mut found = BTreeMap::new();
-        let mut none_later = BTreeMap::new();
-        for partition in partitions_of(&answer) {
-            let index = PartitionIndex::new(partition.partition_index);
-            ErrorCode::new(partition.error_code)
-                .check(format!("offsets of {topic}/{index}"), None)?;
-            if partition.offset >= 0 {
-                found.insert(index, Offset::new(partition.offset));
-            } else {
-                none_later.insert(index, OffsetSpec::Latest);
-            }
-        }
-        if !none_later.is_empty() {
+        let (mut found, mut failed) = (BTreeMap::new(), None);
+        let mut left = wanted.clone();
+        // Who has no record of the time or later is asked for the end.
+        for _ in 0..2 {
             let answer = connection
                 .call::<ListOffsetsRequest>(1..=9, self.request_deadline(), |_| {
-                    offsets_request(topic, &none_later)
+                    offsets_request(topic, &left)
                 })
                 .await?;
+            let mut none_later = BTreeMap::new();
             for partition in partitions_of(&answer) {
                 let index = PartitionIndex::new(partition.partition_index);
-                ErrorCode::new(partition.error_code)
-                    .check(format!("offsets of {topic}/{index}"), None)?;
-                found.insert(index, Offset::new(partition.offset));
+                let code = ErrorCode::new(partition.error_code);
+                if let Err(error) = code.check(format!("offsets of {topic}/{index}"), None) {
+                    failed = worse(failed, Some(error));
+                } else if partition.offset >= 0 {
+                    found.insert(index, Offset::new(partition.offset));
+                } else {
+                    none_later.insert(index, OffsetSpec::Latest);
+                }
+            }
+            left = none_later;
+            if left.is_empty() {
+                break;
             }
         }
-        if let Some(missing) = wanted
-            .keys()
-            .find(|partition| !found.contains_key(partition))
-        {
+        let missing = wanted.keys().find(|index| !found.contains_key(index));
+        if let (None, Some(missing)) = (&failed, missing) {
             return Err(Error::Protocol {
                 address: connection.address().to_owned(),
                 cause: format!("no offset of {topic}/{missing} in the answer"),
             });
         }
-        Ok(found)
+        Ok((found, failed))
     }
 
     /// What a broker is told to take at most: it answers a little before nobody waits any more, so that what did not happen is known.
@@ -403,6 +421,14 @@ fn nothing_in_the_answer(what: &str) -> Error {
     Error::Protocol {
         address: what.to_owned(),
         cause: "the answer is empty".to_owned(),
+    }
+}
+
+/// Of two failures the one that trying again does not mend.
+fn worse(one: Option<Error>, other: Option<Error>) -> Option<Error> {
+    match (one, other) {
+        (Some(one), Some(other)) if one.is_retriable() => Some(other),
+        (one, other) => one.or(other),
     }
 }
 

@@ -4,11 +4,17 @@ use super::patience::{Patience, aloud, look_at_cluster};
 use super::{Failure, Global, Output, World, cluster_until, output};
 use crate::admin::{ConfigEntry, OffsetSpec};
 use crate::cluster::{Cluster, Metadata, TopicMeta};
+use crate::error::Error;
+use crate::retry::Attempts;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidelog_model::{NodeId, Offset, PartitionIndex};
+use tokio::time::Instant;
+
+/// How long is waited for leaders that do not tell where their partitions begin and end.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Flags of `tidelog topic`.
 #[derive(Args, Debug)]
@@ -103,8 +109,9 @@ struct DescribedPartition {
     leader_epoch: i32,
     replicas: Vec<i32>,
     in_sync: Vec<i32>,
-    log_start: i64,
-    high_watermark: i64,
+    /// Not known where the leader does not tell.
+    log_start: Option<i64>,
+    high_watermark: Option<i64>,
 }
 
 #[derive(Serialize)]
@@ -186,20 +193,46 @@ fn list(metadata: &Metadata, output: Output) -> Result<(), Failure> {
 
 async fn describe(cluster: &Cluster, name: &str, output: Output) -> Result<(), Failure> {
     let metadata = cluster.topic(name).await?;
-    let all = |spec| {
-        (0..metadata.partition_count(name))
-            .map(|at| (PartitionIndex::new(at), spec))
-            .collect()
-    };
-    let start: BTreeMap<_, Offset> = cluster
-        .list_offsets(name, &all(OffsetSpec::Earliest))
-        .await?;
-    let end = cluster.list_offsets(name, &all(OffsetSpec::Latest)).await?;
+    let (start, end) = tokio::try_join!(
+        ends_known(cluster, name, OffsetSpec::Earliest),
+        ends_known(cluster, name, OffsetSpec::Latest),
+    )?;
     let configs = cluster.describe_topic_configs(name).await?;
     let description = description(name, &metadata, &start, &end, configs);
     match output {
         Output::Json => output::json(&description),
         Output::Table => print_description(&description),
+    }
+}
+
+/// One end of each partition, where its leader tells it: a partition without one is described, too.
+async fn ends_known(
+    cluster: &Cluster,
+    name: &str,
+    spec: OffsetSpec,
+) -> Result<BTreeMap<PartitionIndex, Offset>, Error> {
+    let count = cluster.topic(name).await?.partition_count(name);
+    let mut left: BTreeMap<_, _> = (0..count)
+        .map(|at| (PartitionIndex::new(at), spec))
+        .collect();
+    let until = cluster.request_deadline().min(Instant::now() + PATIENCE);
+    let mut attempts = Attempts::until(until, cluster.random());
+    let mut known = BTreeMap::new();
+    loop {
+        let (told, failed) = cluster.offsets_by(name, &left, until).await;
+        left.retain(|partition, _| !told.contains_key(partition));
+        known.extend(told);
+        let Some(error) = failed else {
+            return Ok(known);
+        };
+        if !error.is_retriable() {
+            return Err(error);
+        }
+        if attempts.again(error).await.is_err() {
+            return Ok(known);
+        }
+        // Its failure is that of the next question.
+        let _ = cluster.refresh(Some(&[name])).await;
     }
 }
 
@@ -212,6 +245,9 @@ fn description(
 ) -> Description {
     let topic = metadata.topics.get(name);
     let numbers = |nodes: &[NodeId]| nodes.iter().map(|node| node.get()).collect();
+    let known = |ends: &BTreeMap<PartitionIndex, Offset>, index| {
+        ends.get(&PartitionIndex::new(index)).map(|end| end.get())
+    };
     let partitions = (0..)
         .zip(
             topic
@@ -224,16 +260,8 @@ fn description(
             leader_epoch: partition.leader_epoch,
             replicas: numbers(&partition.replicas),
             in_sync: numbers(&partition.in_sync),
-            log_start: start
-                .get(&PartitionIndex::new(index))
-                .copied()
-                .unwrap_or_default()
-                .get(),
-            high_watermark: end
-                .get(&PartitionIndex::new(index))
-                .copied()
-                .unwrap_or_default()
-                .get(),
+            log_start: known(start, index),
+            high_watermark: known(end, index),
         })
         .collect();
     let configs = configs
@@ -250,6 +278,10 @@ fn description(
         partitions,
         configs,
     }
+}
+
+fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 fn print_description(description: &Description) -> Result<(), Failure> {
@@ -275,13 +307,11 @@ fn print_description(description: &Description) -> Result<(), Failure> {
     let partitions = description.partitions.iter().map(|partition| {
         vec![
             partition.partition.to_string(),
-            partition
-                .leader
-                .map_or_else(|| "-".to_owned(), |leader| leader.to_string()),
+            or_dash(partition.leader),
             partition.leader_epoch.to_string(),
             format!("{:?}", partition.replicas),
-            partition.log_start.to_string(),
-            partition.high_watermark.to_string(),
+            or_dash(partition.log_start),
+            or_dash(partition.high_watermark),
         ]
     });
     output::table(

@@ -1,7 +1,7 @@
 //! Reading records: from offsets, times or the ends, of many partitions at once; alone or in a consumer group.
 //!
 //! Owns: positions, one long poll per broker on its way, gaps as events.
-//! Not here: the group protocol (`group`), bytes of a fetch (`fetch`).
+//! Not here: the group protocol (`group`), bytes of a fetch (`fetch`), offsets that leaders must tell (`places`).
 //!
 //! A position moves only over what was handed out. When the wanted history is gone the partition stops with a
 //! [`Gap`]; nobody is moved to another offset in silence: the caller seeks, or gives up.
@@ -9,6 +9,7 @@
 pub mod assignor;
 mod fetch;
 pub mod group;
+mod places;
 
 pub use fetch::{Fetched, FetchedRecord};
 pub use group::{GroupConfig, GroupConsumer};
@@ -22,6 +23,7 @@ use fetch::{FetchJob, NodeAnswer, PartitionAnswer};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use places::{Places, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,6 +124,7 @@ pub struct Consumer {
     cluster: Cluster,
     config: ConsumerConfig,
     readings: BTreeMap<TopicPartition, Reading>,
+    places: Places,
     on_way: FuturesUnordered<BoxFuture<'static, NodeAnswer>>,
     /// Brokers that a fetch is on its way to, and for what.
     busy: BTreeMap<NodeId, Vec<TopicPartition>>,
@@ -138,6 +141,7 @@ impl Consumer {
     pub fn new(cluster: Cluster, config: ConsumerConfig) -> Self {
         let backoff = Backoff::failover(cluster.random());
         Self {
+            places: Places::new(cluster.clone()),
             cluster,
             config,
             readings: BTreeMap::new(),
@@ -157,10 +161,14 @@ impl Consumer {
         &self.cluster
     }
 
-    /// Replaces what is read. Offsets that the leaders must tell are asked for here.
+    /// Replaces what is read. Offsets that the leaders must tell are asked for here. Where some leader does not tell within seconds, the others' partitions
+    /// are read, and its own once it has told: from where they begin or end then.
+    ///
+    /// # Errors
+    /// What trying again does not mend, such as an unknown topic; and when no leader tells anything within the cluster's operation timeout.
     pub async fn assign(&mut self, starts: Vec<(TopicPartition, Start)>) -> Result<(), Error> {
         let mut readings = BTreeMap::new();
-        let mut wanted: BTreeMap<Arc<str>, BTreeMap<PartitionIndex, OffsetSpec>> = BTreeMap::new();
+        let mut wanted = Wanted::new();
         for (partition, start) in starts {
             match start {
                 Start::At(position) => {
@@ -174,17 +182,12 @@ impl Consumer {
                 }
             }
         }
-        for (topic, specs) in wanted {
-            for (partition, position) in self.cluster.list_offsets(&topic, &specs).await? {
-                readings.insert(
-                    TopicPartition {
-                        topic: Arc::clone(&topic),
-                        partition,
-                    },
-                    Reading::at(position),
-                );
-            }
-        }
+        let known = self.places.ask(wanted).await?;
+        readings.extend(
+            known
+                .into_iter()
+                .map(|(at, offset)| (at, Reading::at(offset))),
+        );
         for topic in readings
             .keys()
             .map(|partition| &partition.topic)
@@ -198,13 +201,17 @@ impl Consumer {
 
     /// Goes on at `position`, also after a [`Gap`]. Ignored for partitions that are not assigned.
     pub fn seek(&mut self, partition: &TopicPartition, position: Offset) {
+        if self.places.settle(partition) {
+            self.readings
+                .insert(partition.clone(), Reading::at(position));
+        }
         if let Some(reading) = self.readings.get_mut(partition) {
             reading.position = position;
             reading.stopped = false;
         }
     }
 
-    /// The next offset of each partition: everything below it was handed out.
+    /// The next offset of each partition: everything below it was handed out. Partitions whose leaders have not told yet where they begin are not in it.
     #[must_use]
     pub fn positions(&self) -> BTreeMap<TopicPartition, Offset> {
         self.readings
@@ -225,6 +232,9 @@ impl Consumer {
     pub async fn poll(&mut self, wait: Duration) -> Result<Vec<Event>, Error> {
         let deadline = Instant::now() + wait;
         loop {
+            for (partition, offset) in self.places.told()? {
+                self.readings.insert(partition, Reading::at(offset));
+            }
             self.look_for_silent_brokers();
             self.refresh_if_stale().await;
             let wake = self.start_fetches();

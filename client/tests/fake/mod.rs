@@ -21,7 +21,7 @@ use kafka_wire::produce_response::{PartitionProduceResponse, TopicProduceRespons
 use kafka_wire::*;
 use kafka_wire_core::{ApiVersion, DecodeLimits, Decoder, KafkaDecode, KafkaEncode, StrBytes};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tidelog_model::batch::RecordBatch;
 use tidelog_model::{LeaderEpoch, Offset};
@@ -121,6 +121,10 @@ pub struct State {
     pub created: BTreeMap<String, topics::Created>,
     /// Partitions whose records cannot be read, and what a fetch of them says.
     pub unreadable: BTreeMap<i32, i16>,
+    /// Partitions that have no leader.
+    pub leaderless: BTreeSet<i32>,
+    /// Partitions whose offsets are not told, and what is said instead.
+    pub untold: BTreeMap<i32, i16>,
 }
 
 #[derive(Clone)]
@@ -375,7 +379,8 @@ impl FakeBroker {
                     [usize::try_from(asked.partition_index).unwrap()];
                 let mut partition = ListOffsetsPartitionResponse::default();
                 partition.partition_index = asked.partition_index;
-                partition.error_code = code;
+                let untold = state.untold.get(&asked.partition_index);
+                partition.error_code = untold.copied().unwrap_or(code);
                 partition.offset = match asked.timestamp {
                     -2 => log.log_start,
                     -1 => log.end(),
@@ -430,7 +435,8 @@ impl FakeBroker {
                     for index in 0..partitions.len() {
                         let mut partition = MetadataResponsePartition::default();
                         partition.partition_index = i32::try_from(index).unwrap();
-                        partition.leader_id = state.leader.unwrap_or(1);
+                        let leads = !state.leaderless.contains(&partition.partition_index);
+                        partition.leader_id = if leads { state.leader.unwrap_or(1) } else { -1 };
                         partition.leader_epoch = 1;
                         topic.partitions.push(partition);
                     }
