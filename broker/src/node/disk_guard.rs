@@ -62,22 +62,55 @@ fn measure(
         }
     };
     let low = available < reserve_bytes;
-    if refusing.swap(low, Ordering::Relaxed) == low {
-        return;
-    }
+    let crossed = refusing.swap(low, Ordering::Relaxed) != low;
     if low {
+        // Told anew each time: who reads it wants the bytes of now.
         let text = format!(
             "the disk of {} has {available} bytes left, less than log.reserve-bytes = {reserve_bytes}: new records are \
              refused until there is room",
             dir.display()
         );
-        tracing::error!("{text}");
+        if crossed {
+            tracing::error!("{text}");
+        }
         health.not_ready("disk", text);
-    } else {
+    } else if crossed {
         tracing::info!(
             "the disk of {} has room again: records are accepted",
             dir.display()
         );
         health.ready("disk");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+    use super::*;
+    use tidelog_env::MemoryDisk;
+
+    /// Proves that appends are refused while there is less room than the reserve, that health tells the bytes of now and not those of the crossing, and that both end with
+    /// it.
+    #[test]
+    fn health_tells_the_room_of_now() {
+        let memory = MemoryDisk::new();
+        let (disk, dir) = (memory.shared(), PathBuf::from("/"));
+        let (health, refusing) = (Health::default(), AtomicBool::new(false));
+        let told = || {
+            measure(disk.as_ref(), &dir, 100, &health, &refusing);
+            let reasons = health.reasons();
+            assert_eq!(refusing.load(Ordering::Relaxed), !reasons.is_empty());
+            reasons.first().map(|reason| reason.message.clone())
+        };
+        memory.set_capacity(100);
+        assert_eq!(told(), None);
+        for left in [99, 10] {
+            memory.set_capacity(left);
+            let why = told().unwrap();
+            assert!(why.contains(&format!("has {left} bytes left")), "{why}");
+        }
+        memory.set_capacity(100);
+        assert_eq!(told(), None);
     }
 }

@@ -5,13 +5,14 @@ use super::commits::{commit, commit_until, coordinator, fetched, fill, groups, r
 use super::lost::delete;
 use super::three::{SETTLE, Three, create, create_with, create_with_timeout, until};
 use super::*;
+use crate::datagroup::DataGroup;
 use crate::log::Vote;
 use crate::peer::{PeerReceiver, Receiving, Registered};
 use crate::placement::{
     AppendReply, AppendRequest, PeerError, SnapshotRequest, TransferReply, TransferRequest,
     VoteReply, VoteRequest,
 };
-use tidelog_model::PlacementGroupId;
+use tidelog_model::{PlacementGroupId, Term};
 
 /// Proves that a name is not given to a new topic while the leader of a partition of the old one may not know that it is gone: it is silent here. The refusal
 /// says that nothing was created; when the broker is back, it drops what it has, and the name is free: what is written then is in the new topic only.
@@ -42,14 +43,7 @@ async fn a_name_is_held_until_all_have_dropped_it() {
         other.error_message
     );
     three.start(&[gone]).await;
-    until("the name is free", || async {
-        let created = create_with_timeout(&connection, "t", 3, 2_000).await;
-        let (code, why) = (created.error_code, created.error_message);
-        let held = ErrorCode::RequestTimedOut.code();
-        assert!(code == 0 || code == held, "{code} {why:?}");
-        code == 0
-    })
-    .await;
+    name_is_free(&connection, "t", 3).await;
     let leaders = three.leaders("t").await;
     for (partition, leader) in (0i32..).zip(leaders) {
         let connection = three.connect(leader).await;
@@ -57,6 +51,18 @@ async fn a_name_is_held_until_all_have_dropped_it() {
         assert_eq!((code, offset), (0, 0), "the new topic is empty");
     }
     three.stop().await;
+}
+
+/// Creates the topic as soon as its name is free.
+async fn name_is_free(connection: &Connection, topic: &str, partitions: i32) {
+    let held = ErrorCode::RequestTimedOut.code();
+    until("the name is free", || async {
+        let created = create_with_timeout(connection, topic, partitions, 2_000).await;
+        let (code, why) = (created.error_code, created.error_message);
+        assert!(code == 0 || code == held, "{code} {why:?}");
+        code == 0
+    })
+    .await;
 }
 
 /// Hears nothing.
@@ -122,18 +128,43 @@ async fn bystander(three: &Three, leader: i32) -> (i32, String) {
     found().await.unwrap()
 }
 
+/// Who leads which data group, in which term.
+fn terms(three: &Three) -> Vec<(i32, PlacementGroupId, Option<Term>)> {
+    let mut all = Vec::new();
+    for id in three.nodes.keys() {
+        let held = router(three, *id);
+        let of = |group: DataGroup| (*id, group.id(), group.group().serving_term());
+        all.extend(held.data_groups().map(of));
+    }
+    all
+}
+
 /// Proves that a coordinator which is cut off from metadata keeps no offset by name before it has asked metadata once, and goes on by itself then; and that the name of a
 /// deleted topic is not given to a new one while such a coordinator has not heard of the deletion, though it has no partition of it. What it kept is not the new topic's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_coordinator_that_lags_keeps_no_offsets_for_the_next_topic() {
+    for tried in 1.. {
+        let mut three = Three::new();
+        three.start(&[1, 2, 3]).await;
+        let steady = lags(&three).await;
+        three.stop().await;
+        if steady {
+            break;
+        }
+        assert!(tried < 5, "leaders never stay");
+    }
+}
+
+/// False if leaders moved meanwhile: a new one asks metadata anew, so what it answers proves nothing.
+async fn lags(three: &Three) -> bool {
     const UNSURE: i16 = ErrorCode::CoordinatorLoadInProgress.code();
-    let mut three = Three::new();
-    three.start(&[1, 2, 3]).await;
     let connection = three.connect(1).await;
     create(&connection, "t", 1).await;
     let leader = three.leaders("t").await[0];
-    fill(&three, "t", 1).await;
-    let (at, group) = bystander(&three, leader).await;
+    fill(three, "t", 1).await;
+    let (at, group) = bystander(three, leader).await;
+    let first = terms(three);
+    let moved = || terms(three) != first;
     let other = (1..=3).find(|id| *id != at).unwrap();
     let there = three.connect(other).await;
     let goes_on = async |topic: &str| {
@@ -141,44 +172,51 @@ async fn a_coordinator_that_lags_keeps_no_offsets_for_the_next_topic() {
         assert_eq!(created.error_code, 0, "{:?}", created.error_message);
     };
 
-    let deaf = cut(&three, at);
+    let deaf = cut(three, at);
     goes_on("metadata").await;
-    assert_eq!(commit(&three, at, &group, "t", &[1]).await, [UNSURE]);
-    assert_eq!(fetched(&three, at, &group, "t").await, (UNSURE, -1));
-    let heard = heal(&three, at);
+    let first_commit = commit(three, at, &group, "t", &[1]).await;
+    let first_fetched = fetched(three, at, &group, "t").await;
+    if moved() {
+        return false;
+    }
+    assert_eq!(first_commit, [UNSURE]);
+    assert_eq!(first_fetched, (UNSURE, -1));
+    let heard = heal(three, at);
     drop(deaf);
-    assert_eq!(commit_until(&three, &group, "t", &[2], &[0]).await, at);
+    let kept_at = commit_until(three, &group, "t", &[2], &[0]).await;
 
-    let deaf = cut(&three, at);
+    let deaf = cut(three, at);
     drop(heard);
     goes_on("more").await;
-    let answered = commit(&three, at, &group, "t", &[2]).await;
+    let answered = commit(three, at, &group, "t", &[2]).await;
+    if moved() {
+        return false;
+    }
+    assert_eq!(kept_at, at);
     assert_eq!(answered, [0], "it asks nobody a second time");
     delete(&there, "t").await;
     let held = ErrorCode::RequestTimedOut.code();
     let refused = create_with_timeout(&there, "t", 1, 2_000).await;
     assert_eq!(refused.error_code, held, "{:?}", refused.error_message);
     // It has not heard of it, and the name is nobody else's.
-    assert_eq!(commit(&three, at, &group, "t", &[2]).await, [0]);
+    let answered = commit(three, at, &group, "t", &[2]).await;
+    if moved() {
+        return false;
+    }
+    assert_eq!(answered, [0]);
 
-    let _heard = heal(&three, at);
+    let _heard = heal(three, at);
     drop(deaf);
-    until("the name is free", || async {
-        let created = create_with_timeout(&there, "t", 1, 2_000).await;
-        let (code, why) = (created.error_code, created.error_message);
-        assert!(code == 0 || code == held, "{code} {why:?}");
-        code == 0
-    })
-    .await;
+    name_is_free(&there, "t", 1).await;
     let end = Instant::now() + SETTLE;
     loop {
-        let at = coordinator(&three, &group).await;
-        match fetched(&three, at, &group, "t").await {
+        let at = coordinator(three, &group).await;
+        match fetched(three, at, &group, "t").await {
             (0, offset) => break assert_eq!(offset, -1, "of the old topic"),
             (code, _) => assert!(Instant::now() < end, "{code}"),
         }
     }
-    let at = commit_until(&three, &group, "t", &[0], &[0]).await;
-    assert_eq!(fetched(&three, at, &group, "t").await, (0, 0));
-    three.stop().await;
+    let at = commit_until(three, &group, "t", &[0], &[0]).await;
+    assert_eq!(fetched(three, at, &group, "t").await, (0, 0));
+    true
 }

@@ -104,7 +104,10 @@ async fn told(
         .stream_append(Box::pin(input), RPCOption::new(WAIT))
         .await
         .expect("a stream");
-    assert!(results.next().now_or_never().is_none(), "nothing is answered");
+    assert!(
+        results.next().now_or_never().is_none(),
+        "nothing is answered"
+    );
     assert_eq!(asked.0.lock().len(), sent, "all are under way at once");
     let mut after_each = Vec::new();
     for answer in answers {
@@ -144,10 +147,7 @@ async fn what_ends_a_stream_is_told_at_once() {
     assert_eq!(told(appends(), vec![Ok(part)]).await, [vec![Ok(1)]]);
     for (reply, told_then) in [
         (Ok(AppendReply::Conflict), "conflict"),
-        (
-            Err(PeerError::Failed("no answer".to_owned())),
-            "no answer",
-        ),
+        (Err(PeerError::Failed("no answer".to_owned())), "no answer"),
     ] {
         let seen = told(appends(), vec![reply.clone()]).await;
         assert_eq!(seen, [vec![Err(told_then)]]);
