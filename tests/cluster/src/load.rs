@@ -41,7 +41,6 @@ const BATCHES_MAX: usize = 1024;
 const OUTSTANDING_MAX: usize = 8192;
 /// A request that met a paused broker is tried again elsewhere after this.
 const REQUEST: Duration = Duration::from_secs(5);
-const POLL: Duration = Duration::from_millis(200);
 /// Failures that a report shows.
 const FAILURES_MAX: usize = 5;
 
@@ -62,6 +61,8 @@ pub struct LoadConfig {
     pub pause: Duration,
     /// Longest time without an acknowledgement, and longest operation: longer than any outage.
     pub patience: Duration,
+    /// A reader's fetch waits so long for records.
+    pub wait: Duration,
 }
 
 impl LoadConfig {
@@ -75,6 +76,7 @@ impl LoadConfig {
         burst: 10,
         pause: Duration::from_millis(4),
         patience: Duration::from_secs(120),
+        wait: Duration::from_millis(200),
     };
 }
 
@@ -422,7 +424,7 @@ impl Clients {
 /// Reads all partitions from their start; after the producers' end, up to where they end.
 async fn read(clients: Clients, reader: Reader) -> Result<()> {
     let config = ConsumerConfig {
-        wait: POLL,
+        wait: clients.config.wait,
         ..ConsumerConfig::default()
     };
     let mut consumer = Consumer::new(clients.cluster.separate(), config);
@@ -449,7 +451,7 @@ async fn read(clients: Clients, reader: Reader) -> Result<()> {
             reading.caught_up(ends);
             return Ok(());
         }
-        for event in consumer.poll(POLL).await? {
+        for event in consumer.poll(clients.config.wait).await? {
             reading.take(&mut consumer, event)?;
         }
         for place in positions.keys() {

@@ -8,6 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tidelog_env::CrashPoint;
 use tidelog_world::disk::DiskFaults;
 use tidelog_world::net::LinkConfig;
 use tidelog_world::store::{Outage, StoreFaults};
@@ -30,6 +33,33 @@ const SLOW_LINK: LinkConfig = LinkConfig {
 const DEAD: Duration = Duration::from_secs(2);
 /// Room of a full disk beyond what is on it.
 const FULL: u64 = 64 << 10;
+/// Where power goes again and again: how long it is gone, and how long it is there, ms.
+const DARK: (u64, u64) = (20, 500);
+const LIGHT: (u64, u64) = (20, 4000);
+/// Where it goes while a broker recovers.
+const RECOVERING: [CrashPoint; 6] = [
+    CrashPoint::RecoveryCleared,
+    CrashPoint::RecoverySettled,
+    CrashPoint::RecoverySettled,
+    CrashPoint::SpareZeroed,
+    CrashPoint::LogWritten,
+    CrashPoint::VoteQueued,
+];
+/// What a broker says when its disk lied to it.
+const DAMAGE: [&str; 3] = [
+    "is damaged at byte",
+    "has lost what was acknowledged",
+    "log files are missing",
+];
+
+/// What a broker may end by itself for.
+#[derive(Clone, Copy, Default)]
+struct Excuse {
+    /// Until then, for what its disk failed to do.
+    failed: Duration,
+    /// For what its disk did wrong and called done.
+    lied: bool,
+}
 
 /// The faults of a plan, over time.
 pub(crate) struct Breaking {
@@ -37,8 +67,13 @@ pub(crate) struct Breaking {
     ahead: Vec<Step>,
     /// On now, with their ends.
     on: Vec<(Duration, Fault)>,
-    /// Until when a broker may end by itself.
-    excused: Vec<Duration>,
+    /// Of each broker.
+    excuses: Vec<Excuse>,
+    /// When the power of each broker goes again, where it does so again and again.
+    next_cut: Vec<Duration>,
+    dice: StdRng,
+    /// What a sync takes, usually.
+    sync_max: Duration,
 }
 
 impl Breaking {
@@ -48,7 +83,10 @@ impl Breaking {
         Self {
             ahead,
             on: Vec::new(),
-            excused: vec![Duration::ZERO; plan.brokers],
+            excuses: vec![Excuse::default(); plan.brokers],
+            next_cut: vec![Duration::ZERO; plan.brokers],
+            dice: StdRng::seed_from_u64(plan.seed),
+            sync_max: Duration::from_millis(plan.shape.sync_max),
         }
     }
 
@@ -63,21 +101,56 @@ impl Breaking {
             changed = true;
         }
         changed |= self.bury(world, now);
-        for (_, fault) in &self.on {
-            let (place, until) = match fault {
-                Fault::BadDisk(place) | Fault::FullDisk(place) => (*place, now + AFTERMATH),
-                // What is damaged is found whenever it is read.
-                Fault::Rot(place) | Fault::Misdirect(place) => (*place, Duration::MAX),
-                _ => continue,
-            };
-            if let Some(excused) = self.excused.get_mut(place) {
-                *excused = until.max(*excused);
-            }
-        }
+        changed |= self.cut_power_again(world, now);
+        self.excuse(now);
         if changed {
             self.settle(world)?;
         }
         Ok(())
+    }
+
+    /// Notes who may end by itself because of what is on now.
+    fn excuse(&mut self, now: Duration) {
+        for (_, fault) in &self.on {
+            let (place, lied) = match fault {
+                Fault::BadDisk(place) | Fault::FailSyncs(place) | Fault::FullDisk(place) => {
+                    (*place, false)
+                }
+                Fault::Rot(place) | Fault::Misdirect(place) => (*place, true),
+                _ => continue,
+            };
+            if let Some(excuse) = self.excuses.get_mut(place) {
+                excuse.failed = now + AFTERMATH;
+                excuse.lied |= lied;
+            }
+        }
+    }
+
+    /// Power goes where it does so again and again, at times at a point of the recovery; whether it did.
+    fn cut_power_again(&mut self, world: &mut Brokers, now: Duration) -> bool {
+        let mut cut = false;
+        for place in 0..self.next_cut.len() {
+            let due = self.next_cut.get_mut(place).filter(|next| **next <= now);
+            let Some(next) = due else { continue };
+            let flickers = |(_, fault): &(Duration, Fault)| *fault == Fault::PowerCuts(place);
+            if !self.on.iter().any(flickers) {
+                continue;
+            }
+            let mut time =
+                |(least, most)| Duration::from_millis(self.dice.random_range(least..most));
+            let (dark, light) = (time(DARK), time(LIGHT));
+            *next = now + dark + light;
+            world.power_cut(place);
+            self.on.push((now + dark, Fault::Kill(place)));
+            if self.dice.random_bool(0.5) {
+                let point = RECOVERING[self.dice.random_range(0..RECOVERING.len())];
+                let fault = Fault::PowerCutAt(place, point, self.dice.random_range(0..3));
+                begin(fault, world);
+                self.on.push((now + dark + light, fault));
+            }
+            cut = true;
+        }
+        cut
     }
 
     /// Ends the faults whose time `is_over`; whether there were any.
@@ -122,9 +195,19 @@ impl Breaking {
         self.settle(world)
     }
 
-    /// Whether the broker may end by itself now.
-    pub(crate) fn is_excused(&self, place: usize, now: Duration) -> bool {
-        self.excused.get(place).is_some_and(|until| now <= *until)
+    /// Whether the broker may end by itself now, for this reason. A disk that says what it failed to do is no reason for damage.
+    pub(crate) fn is_excused(&self, place: usize, now: Duration, why: &str) -> bool {
+        let Some(excuse) = self.excuses.get(place) else {
+            return false;
+        };
+        let is_damage = DAMAGE.iter().any(|words| why.contains(words));
+        // What is damaged is found whenever it is read.
+        excuse.lied || (now <= excuse.failed && !is_damage)
+    }
+
+    /// Whether this broker's disk has done something wrong and called it done.
+    pub(crate) fn has_lied(&self, place: usize) -> bool {
+        self.excuses.get(place).is_some_and(|excuse| excuse.lied)
     }
 
     fn is_on(&self, wanted: impl Fn(Fault) -> bool) -> bool {
@@ -163,12 +246,7 @@ impl Breaking {
             _ => false,
         });
         let paused = self.is_on(|fault| fault == Fault::Pause(place));
-        let (slow, bad, full) = (
-            self.is_on(|fault| fault == Fault::SlowDisk(place)),
-            self.is_on(|fault| fault == Fault::BadDisk(place)),
-            self.is_on(|fault| fault == Fault::FullDisk(place)),
-        );
-        let misdirect = self.is_on(|fault| fault == Fault::Misdirect(place));
+        let full = self.is_on(|fault| fault == Fault::FullDisk(place));
         let skew = self.on.iter().rev().find_map(|(_, fault)| match fault {
             Fault::Skew(at, ppm) if *at == place => Some(*ppm),
             _ => None,
@@ -178,7 +256,7 @@ impl Breaking {
             if !self.is_on(armed) {
                 world.points.disarm(&machine.name());
             }
-            machine.disk.set_faults(disk(slow, bad, misdirect));
+            machine.disk.set_faults(self.disk(place));
             machine.disk.damage_only(is_groups);
             let used = machine.disk.used_bytes();
             machine
@@ -194,6 +272,36 @@ impl Breaking {
             world.start(place)?;
         }
         Ok(())
+    }
+
+    /// What the disk of this broker does.
+    fn disk(&self, place: usize) -> DiskFaults {
+        let mut faults = DiskFaults {
+            delay_max: self.sync_max,
+            ..DiskFaults::default()
+        };
+        if self.is_on(|fault| fault == Fault::Misdirect(place)) {
+            faults.misdirected = 0.01;
+        }
+        if self.is_on(|fault| fault == Fault::SlowDisk(place)) {
+            faults.slow = 0.1;
+            faults.delay_max = faults.delay_max.max(Duration::from_millis(50));
+        }
+        if self.is_on(|fault| fault == Fault::SlowDisks) {
+            faults.slow = faults.slow.max(0.02);
+            faults.delay_min = Duration::from_millis(10);
+            faults.delay_max = faults.delay_max.max(Duration::from_millis(300));
+        }
+        if self.is_on(|fault| fault == Fault::BadDisk(place)) {
+            faults.eio_read = 0.002;
+            faults.eio_write = 0.002;
+            faults.eio_sync = 0.002;
+            faults.enospc = 0.002;
+        }
+        if self.is_on(|fault| fault == Fault::FailSyncs(place)) {
+            faults.eio_sync = 0.02;
+        }
+        faults
     }
 
     /// From one broker to another.
@@ -223,24 +331,6 @@ impl Breaking {
 /// Files of placement groups. Without its identity a broker asks for a human.
 fn is_groups(path: &Path) -> bool {
     path.components().any(|part| part.as_os_str() == "groups")
-}
-
-fn disk(slow: bool, bad: bool, misdirect: bool) -> DiskFaults {
-    let mut faults = DiskFaults::default();
-    if misdirect {
-        faults.misdirected = 0.01;
-    }
-    if slow {
-        faults.slow = 0.1;
-        faults.delay_max = Duration::from_millis(50);
-    }
-    if bad {
-        faults.eio_read = 0.002;
-        faults.eio_write = 0.002;
-        faults.eio_sync = 0.002;
-        faults.enospc = 0.002;
-    }
-    faults
 }
 
 fn bad_store() -> StoreFaults {
@@ -312,7 +402,10 @@ fn begin(fault: Fault, world: &mut Brokers) {
         | Fault::CutOff(_)
         | Fault::SlowLink(..)
         | Fault::SlowDisk(_)
+        | Fault::SlowDisks
         | Fault::BadDisk(_)
+        | Fault::FailSyncs(_)
+        | Fault::PowerCuts(_)
         | Fault::FullDisk(_)
         | Fault::Misdirect(_)
         | Fault::BadStore

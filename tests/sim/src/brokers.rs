@@ -32,6 +32,8 @@ const SESSION_MS: u64 = 6000;
 const DECOMMISSIONED: &str = "was decommissioned";
 /// Who ended by itself is started again after this long, as by a service manager.
 const AGAIN: Duration = Duration::from_secs(2);
+/// The longest step is this part of a heartbeat: what is late by as much makes no election.
+const CALM_STEP: u64 = 10;
 
 /// Why a broker does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +72,8 @@ pub(crate) struct Brokers {
     pub(crate) points: Points,
     shape: Shape,
     dice: StdRng,
+    /// Of the next step.
+    length: Duration,
 }
 
 /// The address of the machine in this place of the order in which the machines were made; clients come after the brokers.
@@ -115,6 +119,7 @@ impl Brokers {
             points,
             shape: plan.shape,
             dice,
+            length: plan.tick,
         }
     }
 
@@ -237,9 +242,23 @@ impl Brokers {
         }
     }
 
-    /// One step of the world; whoever ended by itself is noted, and started again after a while.
+    /// One step of the world; whoever ended by itself is noted, and started again after a while. While nothing happens on the network, steps become
+    /// longer: a host that waits for its timers does so as well in one long step as in many.
     pub(crate) fn step(&mut self) -> Result<()> {
-        self.hosts.step();
+        let before = self.net.trace();
+        self.hosts.step_of(self.length);
+        let tick = self.hosts.tick();
+        self.length = if self.net.trace() == before {
+            let longest = Duration::from_millis(self.shape.heartbeat / CALM_STEP);
+            (2 * self.length).min(longest).max(tick)
+        } else {
+            tick
+        };
+        self.bury()
+    }
+
+    /// Whoever ended by itself.
+    fn bury(&mut self) -> Result<()> {
         let now = self.hosts.now();
         for place in 0..self.machines.len() {
             let Some(machine) = self.machines.get_mut(place) else {

@@ -12,6 +12,7 @@
 
 mod breaking;
 mod brokers;
+mod draw;
 mod plan;
 mod points;
 mod run;
@@ -48,7 +49,7 @@ fn asked(words: &[String]) -> Result<Asked> {
     while let Some(word) = words.next() {
         let mut value = || words.next().with_context(|| format!("{word} what?"));
         match word.as_str() {
-            "--seed" => plan = Some(Plan::of(value()?.parse().context("--seed: no number")?)),
+            "--seed" => plan = Some(draw::plan(value()?.parse().context("--seed: no number")?)),
             "--plan" => {
                 let name = value()?;
                 let text = std::fs::read_to_string(name).with_context(|| name.clone())?;

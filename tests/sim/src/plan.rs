@@ -1,29 +1,16 @@
 //! What one seed does: how large the cluster is, and what breaks when.
 //!
-//! Owns: the plan, how it is drawn from the seed, how it is written and read as text (a kept seed may have a plan with less in it).
-//! Not here: carrying it out (`run`).
+//! Owns: the plan, how it is written and read as text (a kept seed may have a plan with less in it).
+//! Not here: how it is drawn from the seed (`draw`), carrying it out (`run`).
 //! Spec: docs/simulation.md
 
 use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 use tidelog_env::{CrashPoint, Mutant};
 
 use crate::work::Work;
-
-/// Time before the first fault: the cluster forms, and the load begins.
-const CALM: Duration = Duration::from_secs(15);
-/// Shortest and longest time between the beginnings of two faults.
-const BETWEEN: (u64, u64) = (500, 20_000);
-/// How far a clock jumps, seconds: two jumps together stay within the hour that a broker allows a record to be ahead of it.
-const JUMP: i64 = 1500;
-/// How often a disk is damaged in a run. A broker sets aside damaged files four times, then it asks for a human.
-const DAMAGES_MAX: usize = 3;
-/// Shortest and longest time that a fault lasts.
-const LASTS: (u64, u64) = (100, 30_000);
 
 /// One seed's world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,23 +48,11 @@ pub(crate) struct Shape {
     /// Records of a burst, and the time between two, ms.
     pub(crate) burst: u64,
     pub(crate) pause: u64,
+    /// A sync takes up to so many ms, usually.
+    pub(crate) sync_max: u64,
 }
 
 impl Shape {
-    fn draw(dice: &mut StdRng) -> Self {
-        let mut one = |of: &[u64]| of.get(dice.random_range(0..of.len())).copied().unwrap_or(1);
-        Self {
-            heartbeat: one(&[200, 500, 1000, 2000]),
-            groups: one(&[1, 2, 3]),
-            file_bytes: one(&[128 << 10, 512 << 10, 8 << 20]),
-            local_bytes: one(&[0, 64 << 10, 1 << 30]),
-            cut_interval: one(&[2000, 10_000, 60_000]),
-            padding: one(&[100, 1000, 4000]),
-            burst: one(&[1, 4, 16]),
-            pause: one(&[400, 1000, 3000]),
-        }
-    }
-
     fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let known = self.named().into_iter().find(|(known, _)| *known == name);
         let (_, place) = known.with_context(|| format!("no such line: {name} {value}"))?;
@@ -86,7 +61,7 @@ impl Shape {
     }
 
     /// Names and values, in the order of a plan's text.
-    fn named(&mut self) -> [(&'static str, &mut u64); 8] {
+    fn named(&mut self) -> [(&'static str, &mut u64); 9] {
         [
             ("heartbeat", &mut self.heartbeat),
             ("groups", &mut self.groups),
@@ -96,6 +71,7 @@ impl Shape {
             ("padding", &mut self.padding),
             ("burst", &mut self.burst),
             ("pause", &mut self.pause),
+            ("sync-max", &mut self.sync_max),
         ]
     }
 }
@@ -111,6 +87,7 @@ impl Default for Shape {
             padding: 100,
             burst: 4,
             pause: 400,
+            sync_max: 2,
         }
     }
 }
@@ -130,6 +107,8 @@ pub(crate) enum Fault {
     Kill(usize),
     /// The machine loses power: what was not synced is lost or torn.
     PowerCut(usize),
+    /// Power goes and comes again and again, also while the broker recovers.
+    PowerCuts(usize),
     /// All machines at once.
     PowerCutAll,
     /// The machine is gone, and comes back with an empty disk; an operator takes it in.
@@ -158,8 +137,12 @@ pub(crate) enum Fault {
     Reset(usize),
     /// Writes and syncs of a broker's disk take up to seconds.
     SlowDisk(usize),
+    /// Those of all brokers take long.
+    SlowDisks,
     /// A few of its reads, writes, and syncs fail.
     BadDisk(usize),
+    /// Many of its syncs fail, and nothing else.
+    FailSyncs(usize),
     /// It has no room.
     FullDisk(usize),
     /// One call in five of every kind goes wrong at the store.
@@ -172,101 +155,12 @@ pub(crate) enum Fault {
     Skew(usize, i32),
 }
 
-impl Plan {
-    /// The plan of a seed.
-    pub(crate) fn of(seed: u64) -> Self {
-        let mut dice = StdRng::seed_from_u64(seed);
-        let brokers = [1, 3, 3, 3, 5][dice.random_range(0..5)];
-        let tick = Duration::from_millis([5, 20, 50][dice.random_range(0..3)]);
-        let breaking = Duration::from_secs(dice.random_range(120..600));
-        let shape = Shape::draw(&mut dice);
-        let works = Work::ALL.into_iter().filter(|work| match work {
-            Work::Load => true,
-            Work::Repair => brokers > 1,
-            Work::Members => brokers > 1 && dice.random_bool(0.4),
-            Work::Groups | Work::Topics | Work::Tiers => dice.random_bool(0.4),
-        });
-        let works = works.collect();
-        let mut steps = Vec::new();
-        let mut at = CALM;
-        while at < breaking {
-            let lasts = Duration::from_millis(dice.random_range(LASTS.0..LASTS.1));
-            let fault = fault(&mut dice, brokers);
-            steps.push(Step { at, lasts, fault });
-            at += Duration::from_millis(dice.random_range(BETWEEN.0..BETWEEN.1));
-        }
-        if brokers > 1 && dice.random_bool(0.4) {
-            damage(&mut dice, brokers, breaking, &mut steps);
-        }
-        Self {
-            seed,
-            brokers,
-            tick,
-            breaking,
-            shape,
-            works,
-            mutant: None,
-            steps,
-        }
-    }
-}
-
-/// What is on a disk is lost or wrong, of one broker at most in a run: of an only copy nothing would be left.
-fn damage(dice: &mut StdRng, brokers: usize, breaking: Duration, steps: &mut Vec<Step>) {
-    let victim = dice.random_range(0..brokers);
-    for _ in 0..dice.random_range(1..=DAMAGES_MAX) {
-        let fault = match dice.random_range(0..3) {
-            0 => Fault::LoseDisk(victim),
-            1 => Fault::Rot(victim),
-            _ => Fault::Misdirect(victim),
-        };
-        let at = Duration::from_secs(dice.random_range(CALM.as_secs()..breaking.as_secs()));
-        let lasts = Duration::from_millis(dice.random_range(LASTS.0..LASTS.1));
-        steps.push(Step { at, lasts, fault });
-    }
-}
-
-/// Any fault. Between brokers only where there are several.
-fn fault(dice: &mut StdRng, brokers: usize) -> Fault {
-    let broker = dice.random_range(0..brokers);
-    let other = (broker + 1 + dice.random_range(0..brokers.max(2) - 1)) % brokers;
-    let kinds = if brokers == 1 { 16 } else { 21 };
-    match dice.random_range(0..kinds) {
-        0 => Fault::Kill(broker),
-        1 => Fault::PowerCut(broker),
-        2 => Fault::PowerCutAll,
-        3 => Fault::Stop(broker),
-        4 => Fault::Pause(broker),
-        5 => Fault::Reset(broker),
-        6 => Fault::SlowDisk(broker),
-        7 => Fault::BadDisk(broker),
-        8 => Fault::FullDisk(broker),
-        9 => match dice.random_range(0..4) {
-            0 => Fault::StoreOutage,
-            _ => Fault::BadStore,
-        },
-        10 => Fault::ClockJump(broker, dice.random_range(-JUMP..JUMP)),
-        11 => Fault::Skew(broker, dice.random_range(-50_000..50_000)),
-        12..16 => {
-            let point = CrashPoint::ALL[dice.random_range(0..CrashPoint::ALL.len())];
-            let skip = [0, 0, 1, 5, 50][dice.random_range(0..5)];
-            match dice.random_range(0..2) {
-                0 => Fault::CrashAt(broker, point, skip),
-                _ => Fault::PowerCutAt(broker, point, skip),
-            }
-        }
-        16 => Fault::Cut(broker, other),
-        17 | 18 => Fault::CutOneWay(broker, other),
-        19 => Fault::CutOff(broker),
-        _ => Fault::SlowLink(broker, other),
-    }
-}
-
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kill(broker) => write!(f, "kill {broker}"),
             Self::PowerCut(broker) => write!(f, "power-cut {broker}"),
+            Self::PowerCuts(broker) => write!(f, "power-cuts {broker}"),
             Self::PowerCutAll => write!(f, "power-cut-all"),
             Self::LoseDisk(broker) => write!(f, "lose-disk {broker}"),
             Self::Rot(broker) => write!(f, "rot {broker}"),
@@ -281,7 +175,9 @@ impl fmt::Display for Fault {
             Self::SlowLink(one, other) => write!(f, "slow-link {one} {other}"),
             Self::Reset(broker) => write!(f, "reset {broker}"),
             Self::SlowDisk(broker) => write!(f, "slow-disk {broker}"),
+            Self::SlowDisks => write!(f, "slow-disks"),
             Self::BadDisk(broker) => write!(f, "bad-disk {broker}"),
+            Self::FailSyncs(broker) => write!(f, "fail-syncs {broker}"),
             Self::FullDisk(broker) => write!(f, "full-disk {broker}"),
             Self::BadStore => write!(f, "bad-store"),
             Self::StoreOutage => write!(f, "store-outage"),
@@ -301,6 +197,7 @@ impl std::str::FromStr for Fault {
         Ok(match words.as_slice() {
             ["kill", one] => Self::Kill(broker(one)?),
             ["power-cut", one] => Self::PowerCut(broker(one)?),
+            ["power-cuts", one] => Self::PowerCuts(broker(one)?),
             ["power-cut-all"] => Self::PowerCutAll,
             ["lose-disk", one] => Self::LoseDisk(broker(one)?),
             ["rot", one] => Self::Rot(broker(one)?),
@@ -317,7 +214,9 @@ impl std::str::FromStr for Fault {
             ["slow-link", one, other] => Self::SlowLink(broker(one)?, broker(other)?),
             ["reset", one] => Self::Reset(broker(one)?),
             ["slow-disk", one] => Self::SlowDisk(broker(one)?),
+            ["slow-disks"] => Self::SlowDisks,
             ["bad-disk", one] => Self::BadDisk(broker(one)?),
+            ["fail-syncs", one] => Self::FailSyncs(broker(one)?),
             ["full-disk", one] => Self::FullDisk(broker(one)?),
             ["bad-store"] => Self::BadStore,
             ["store-outage"] => Self::StoreOutage,
@@ -434,6 +333,7 @@ impl Fault {
         match self {
             Self::Kill(one)
             | Self::PowerCut(one)
+            | Self::PowerCuts(one)
             | Self::LoseDisk(one)
             | Self::Rot(one)
             | Self::Misdirect(one)
@@ -445,13 +345,14 @@ impl Fault {
             | Self::Reset(one)
             | Self::SlowDisk(one)
             | Self::BadDisk(one)
+            | Self::FailSyncs(one)
             | Self::FullDisk(one)
             | Self::ClockJump(one, _)
             | Self::Skew(one, _) => vec![one],
             Self::CutOneWay(one, other) | Self::Cut(one, other) | Self::SlowLink(one, other) => {
                 vec![one, other]
             }
-            Self::PowerCutAll | Self::BadStore | Self::StoreOutage => Vec::new(),
+            Self::PowerCutAll | Self::SlowDisks | Self::BadStore | Self::StoreOutage => Vec::new(),
         }
     }
 }
@@ -461,22 +362,14 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Proves that a seed has one plan, seeds have different ones, and that a plan is the same after it was written and read.
+    /// Proves that a plan is the same after it was written and read.
     #[test]
     fn plans_are_kept_as_text() {
-        let mut kinds = std::collections::BTreeSet::new();
         for seed in 0..200 {
-            let plan = Plan::of(seed);
-            assert_eq!(plan, Plan::of(seed));
-            assert_ne!(plan.steps, Plan::of(seed + 1).steps);
+            let plan = crate::draw::plan(seed);
             let read: Plan = plan.to_string().parse().unwrap();
             assert_eq!(read, plan);
-            for step in &plan.steps {
-                let text = step.fault.to_string();
-                kinds.insert(text.split(' ').next().unwrap().to_owned());
-            }
         }
-        assert_eq!(kinds.len(), 22, "{kinds:?}");
     }
 
     /// Proves that what cannot be carried out is refused.

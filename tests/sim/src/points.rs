@@ -1,6 +1,6 @@
 //! Crash points of the brokers' code: who dies at which, and which were passed.
 //!
-//! Owns: what is armed, what was passed, the mutant that runs.
+//! Owns: what is armed, what was passed, who has marked damage, the mutant that runs.
 //! Not here: the points and mutants themselves (`tidelog_env::breaking`), when one is armed (`breaking`).
 //! Spec: docs/simulation.md (crash points, mutants)
 
@@ -32,6 +32,8 @@ struct Inner {
     processes: BTreeMap<Arc<str>, Process>,
     armed: BTreeMap<Arc<str>, Armed>,
     died: Vec<Arc<str>>,
+    /// Who has marked its disk as damaged.
+    marked: Vec<Arc<str>>,
     passed: BTreeMap<CrashPoint, u64>,
 }
 
@@ -70,6 +72,11 @@ impl Points {
         std::mem::take(&mut self.0.borrow_mut().died)
     }
 
+    /// Who has marked its disk as damaged since this was asked last.
+    pub(crate) fn marked(&self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.0.borrow_mut().marked)
+    }
+
     /// How often each point was passed by brokers.
     pub(crate) fn passed(&self) -> BTreeMap<CrashPoint, u64> {
         self.0.borrow().passed.clone()
@@ -87,6 +94,9 @@ impl Points {
             return;
         }
         *inner.passed.entry(point).or_default() += 1;
+        if point == CrashPoint::RefillMarked {
+            inner.marked.push(Arc::clone(&name));
+        }
         let Some(armed) = inner
             .armed
             .get_mut(&name)

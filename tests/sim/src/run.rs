@@ -21,8 +21,9 @@ use crate::points;
 use crate::trace::Trace;
 use crate::work::{Place, Stages};
 
-/// Once everything is healed, all must be live and read within this.
+/// Once everything is healed, all must be live and read within this, and as many heartbeats.
 const HEALED_WITHIN: Duration = Duration::from_secs(600);
+const HEALED_HEARTBEATS: u64 = 100;
 /// What a run tells.
 pub(crate) struct Told {
     /// Simulated time.
@@ -83,7 +84,8 @@ fn phases(plan: &Plan, world: &mut Brokers, recorder: &Recorder) -> Result<()> {
     }
     breaking.heal(world)?;
     stages.healed.cancel();
-    let deadline = world.hosts.now() + HEALED_WITHIN;
+    let within = HEALED_WITHIN + Duration::from_millis(HEALED_HEARTBEATS * plan.shape.heartbeat);
+    let deadline = world.hosts.now() + within;
     loop {
         let busy: Vec<&str> = clients
             .iter()
@@ -96,7 +98,7 @@ fn phases(plan: &Plan, world: &mut Brokers, recorder: &Recorder) -> Result<()> {
         ensure!(
             world.hosts.now() < deadline,
             "not everything is live {} s after everything has healed: {busy:?}",
-            HEALED_WITHIN.as_secs()
+            within.as_secs()
         );
         step(world, &breaking, &clients)?;
     }
@@ -123,9 +125,19 @@ fn step(world: &mut Brokers, breaking: &Breaking, clients: &[HostId]) -> Result<
     world.step()?;
     let now = world.hosts.now();
     for (place, (machine, before)) in world.machines.iter().zip(before).enumerate() {
-        if machine.ended.len() > before && !breaking.is_excused(place, now) {
-            bail!("a broker ended by itself, though its disk was well");
+        for why in machine.ended.iter().skip(before) {
+            if !breaking.is_excused(place, now, why) {
+                bail!("a broker ended by itself, for no fault of its disk: {why}");
+            }
         }
+    }
+    // One that finds damage at its start does not end: it is refilled, and nobody would know.
+    for name in world.points.marked() {
+        let place = world.machines.iter().position(|at| at.name() == *name);
+        ensure!(
+            place.is_some_and(|place| breaking.has_lied(place)),
+            "{name} takes its disk for damaged, which has never lied"
+        );
     }
     for client in clients {
         if let Some(Ended::Returned(Err(why)) | Ended::Panicked(why)) = world.hosts.ended(*client) {

@@ -25,6 +25,8 @@ const PASSED_BY: u64 = 1000;
 const SMALLER_MAX: u32 = 60;
 /// A seed that takes longer hangs: they take seconds.
 const HANGS: Duration = Duration::from_secs(300);
+/// So many of the slowest are told.
+const SLOWEST: usize = 3;
 /// How often a running seed is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 /// Lines of a failing run that are shown.
@@ -51,6 +53,8 @@ pub(crate) struct Told {
     /// The first line of why it failed.
     pub(crate) failure: Option<String>,
     text: String,
+    /// Wall time.
+    took: Duration,
 }
 
 impl Settings {
@@ -231,6 +235,7 @@ pub(crate) fn tell(command: &mut Command) -> Result<Told> {
     };
     let text = String::from_utf8_lossy(&std::fs::read(output.path())?).into_owned();
     let mut told = parse(text);
+    told.took = started.elapsed();
     match status {
         None => told.failure = Some(format!("it hangs: more than {} s", HANGS.as_secs())),
         Some(status) if status.success() && told.failure.is_none() => {
@@ -311,7 +316,7 @@ fn reason(told: &Told) -> String {
     reason.truncate(
         reason
             .char_indices()
-            .nth(60)
+            .nth(160)
             .map_or(reason.len(), |(at, _)| at),
     );
     reason
@@ -355,11 +360,13 @@ struct Total {
     faults: BTreeMap<String, u64>,
     passed: BTreeMap<String, u64>,
     failed: Vec<String>,
+    took: Vec<(Duration, String)>,
 }
 
 impl Total {
     fn add(&mut self, name: &str, told: &Told) {
         self.runs += 1;
+        self.took.push((told.took, name.to_owned()));
         self.simulated += told.simulated;
         for (kind, count) in &told.faults {
             *self.faults.entry(kind.clone()).or_default() += count;
@@ -378,7 +385,7 @@ impl Total {
         }
     }
 
-    fn finish(&self, took: Duration, points: &[String]) -> Result<()> {
+    fn finish(&mut self, took: Duration, points: &[String]) -> Result<()> {
         println!("faults that happened:");
         for (kind, count) in &self.faults {
             println!("  {kind:24} {count}");
@@ -390,11 +397,15 @@ impl Total {
         }
         let hours = self.simulated.as_secs_f64() / 3600.0;
         println!(
-            "{} runs, {hours:.1} simulated hours in {:.0} s: {:.0} simulated hours an hour",
+            "{} runs, {hours:.1} simulated hours in {:.0} s: {:.0} simulated hours an hour; the slowest:",
             self.runs,
             took.as_secs_f64(),
             hours / (took.as_secs_f64() / 3600.0)
         );
+        self.took.sort();
+        for (took, name) in self.took.iter().rev().take(SLOWEST) {
+            println!("  {:.1} s: {name}", took.as_secs_f64());
+        }
         ensure!(
             self.failed.is_empty(),
             "{} of {} failed: {}; replay one with `cargo xtask sim --seeds 1 --seed N`",

@@ -13,6 +13,8 @@ use super::Place;
 
 /// Pause before something is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Shortest and longest wait of a reader's fetch, less than what a client waits for an answer.
+const WAIT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
 /// Acknowledged records of each partition after everything has healed.
 const EACH: usize = 20;
 /// Longer than all of it.
@@ -21,14 +23,16 @@ const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 const FLUSH: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(place: Place) -> Result<()> {
+    let pause = Duration::from_millis(place.shape.pause);
     let config = LoadConfig {
         producers: 2,
         readers: 2,
         partitions: 4,
         padding_max: usize::try_from(place.shape.padding)?,
         burst: place.shape.burst,
-        pause: Duration::from_millis(place.shape.pause),
+        pause,
         patience: PATIENCE,
+        wait: pause.clamp(WAIT.0, WAIT.1),
     };
     let world = LoadWorld {
         bootstrap: place.bootstrap.clone(),
