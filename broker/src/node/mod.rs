@@ -28,6 +28,7 @@ use std::sync::Arc;
 use crate::admin::{AdminServer, Health};
 use crate::config::Config;
 use crate::router::Router;
+use futures::future::BoxFuture;
 use object_store::ObjectStore;
 use tidelog_env::disk::{DirLock, Disk};
 use tidelog_env::{Clock, Network, Random, Tasks};
@@ -101,7 +102,13 @@ impl Node {
     ///
     /// # Errors
     /// [`StartError`]; nothing is left running.
-    pub async fn start(config: Config, world: World) -> Result<Self, StartError> {
+    ///
+    /// Boxed: what an `async fn` does is compiled in the crate that awaits it, again in each program; behind a box all of a broker is compiled once, here.
+    pub fn start(config: Config, world: World) -> BoxFuture<'static, Result<Self, StartError>> {
+        Box::pin(Self::start_or_wait(config, world))
+    }
+
+    async fn start_or_wait(config: Config, world: World) -> Result<Self, StartError> {
         let dir = config.node.data_dir.clone();
         let lock = lock_directory(&world, &dir)?;
         let marked = || refill::Mark::load(world.disk.as_ref(), &dir);
@@ -204,7 +211,12 @@ impl Node {
     }
 
     /// Stops in order: leadership goes to others, then listeners, background tasks, groups. What was acknowledged is on disk all the time.
-    pub async fn stop(self) {
+    pub fn stop(self) -> BoxFuture<'static, ()> {
+        Box::pin(self.stop_in_order())
+    }
+
+    /// Takes all of it: the lock of the directory goes when everything has stopped.
+    async fn stop_in_order(self) {
         self.parts.stop().await;
     }
 
