@@ -12,6 +12,7 @@ pub mod coordinator;
 pub mod datagroup;
 pub mod error;
 pub mod format;
+pub mod intake;
 pub mod log;
 pub mod metadata;
 pub mod net;

@@ -70,17 +70,24 @@ pub const DECODE_EXPANSION_MAX: usize = 32;
 /// most 2 MiB, whatever the frame's size.
 pub const PRODUCE_PARTITIONS_MAX: usize = 20_000;
 
-/// Memory for frames that are being read or processed, over all connections. A connection whose frame does not fit
-/// waits before it reads on (TCP then slows its client down). Holds one frame of the largest size, so that none waits
-/// for ever.
+/// Memory for frames that are being read or processed, over all connections, taken as their bytes come. A connection whose
+/// frame does not fit waits before it reads on (TCP then slows its client down). One frame may go over it, so that one
+/// always ends: at most this and one frame of the largest size are used.
 pub const REQUEST_MEMORY_BYTES_DEFAULT: usize = 160 * MIB;
 
 /// Memory for small requests, beside that budget: heartbeats, fetches and commits go on while large frames that arrive
-/// slowly hold all of it. Half of the connections may have a small request in work at once.
+/// slowly hold all of it. All connections may have begun one (8 KiB), and half of them may have the largest in work.
 pub const REQUEST_MEMORY_SMALL_BYTES: usize = 32 * MIB;
 
-/// Largest reservation that is small: a request of 512 bytes with what decoding may take, or a Produce of that size.
+/// Largest frame that is small.
 pub const REQUEST_SMALL_BYTES_MAX: usize = 16 * KIB;
+
+/// Memory for decoding, beside these: one frame of the largest size without records at a time. It is held for as long as decoding runs, which waits for nothing.
+pub const DECODE_MEMORY_BYTES: usize = FRAME_BYTES_MAX_WITHOUT_RECORDS * DECODE_EXPANSION_MAX;
+
+/// Bytes of larger frames that one connection may have in work; a frame above this is alone. A producer that keeps 1 GB/s
+/// under way for 10 ms has 10 MB. Four connections are needed to use the budget up.
+pub const CONNECTION_REQUEST_BYTES_MAX: usize = 40 * MIB;
 
 /// Open client connections. One idle connection takes about 12 KiB: 4096 take 48 MiB.
 pub const CONNECTIONS_MAX_DEFAULT: usize = 4096;
@@ -133,19 +140,19 @@ const _: () = assert!(
 );
 const _: () = assert!(
     FRAME_BYTES_MAX_DEFAULT <= REQUEST_MEMORY_BYTES_DEFAULT,
-    "no frame waits for ever"
+    "the largest frame fits"
 );
 const _: () = assert!(
-    FRAME_BYTES_MAX_WITHOUT_RECORDS * DECODE_EXPANSION_MAX <= REQUEST_MEMORY_BYTES_DEFAULT,
-    "what decoding may take is in the budget"
+    4 * CONNECTION_REQUEST_BYTES_MAX <= REQUEST_MEMORY_BYTES_DEFAULT,
+    "a connection holds no more than a quarter"
 );
 const _: () = assert!(
     FRAME_BYTES_BEFORE_AUTH_MAX <= FRAME_BYTES_MAX_WITHOUT_RECORDS,
     "authentication only widens"
 );
 const _: () = assert!(
-    REQUEST_MEMORY_BYTES_DEFAULT <= u32::MAX as usize,
-    "the budget's unit is a byte in a u32"
+    DECODE_MEMORY_BYTES <= u32::MAX as usize,
+    "its unit is a byte in a u32"
 );
 const _: () = assert!(
     FRAME_BYTES_MAX_DEFAULT <= i32::MAX as usize,

@@ -4,16 +4,18 @@
 //! Not here: reading (`read`), writing (`write`), accepting (`server`).
 //! Spec: docs/protocols/kafka-wire.md
 
+use super::memory::{Held, Memory};
 use super::metrics::{NetMetrics, reason};
 use super::read::{FrameReader, ReadError, Received};
-use super::server::NetConfig;
+use super::server::{LogGate, NetConfig};
 use super::write::{self, InWork, Pending, Slot, Source};
-use crate::wire::{self, Answer, Api, Connection, Incoming, Request, Service, WireError};
+use crate::wire::{self, Answer, Connection, Incoming, Request, Service, WireError};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tidelog_env::BoxStream;
 use tidelog_model::limits;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -24,67 +26,9 @@ pub(super) struct Shared {
     pub(super) service: Arc<dyn Service>,
     pub(super) metrics: NetMetrics,
     pub(super) memory: Memory,
+    /// About frames that are too slow.
+    pub(super) slow: Mutex<LogGate>,
     pub(super) stop: CancellationToken,
-}
-
-/// The budget of frames in work, over all connections; and one beside it for small requests, which must not wait
-/// behind large frames that arrive slowly.
-pub(super) struct Memory {
-    large: Arc<Semaphore>,
-    large_bytes: u32,
-    small: Arc<Semaphore>,
-    waiting: Arc<AtomicUsize>,
-}
-
-impl Memory {
-    pub(super) fn new(bytes: usize) -> Self {
-        let large_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        Self {
-            large: Arc::new(Semaphore::new(
-                usize::try_from(large_bytes).unwrap_or(usize::MAX),
-            )),
-            large_bytes,
-            small: Arc::new(Semaphore::new(limits::REQUEST_MEMORY_SMALL_BYTES)),
-            waiting: Arc::default(),
-        }
-    }
-
-    /// Waits for memory; more than all of it counts as all of it. `None` never happens while the listener lives.
-    pub(super) async fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let permits = u32::try_from(bytes)
-            .unwrap_or(u32::MAX)
-            .min(self.large_bytes);
-        let is_small = bytes <= limits::REQUEST_SMALL_BYTES_MAX && permits < self.large_bytes;
-        if is_small {
-            return Arc::clone(&self.small)
-                .acquire_many_owned(permits)
-                .await
-                .ok();
-        }
-        if let Ok(memory) = Arc::clone(&self.large).try_acquire_many_owned(permits) {
-            return Some(memory);
-        }
-        let _waiting = InWork::new(&self.waiting);
-        Arc::clone(&self.large)
-            .acquire_many_owned(permits)
-            .await
-            .ok()
-    }
-
-    /// Whether somebody waits for memory that others hold.
-    pub(super) fn is_wanted(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
-    }
-
-    /// Bytes reserved now.
-    pub(super) fn used(&self) -> usize {
-        let total = usize::try_from(self.large_bytes).unwrap_or(usize::MAX);
-        let small =
-            limits::REQUEST_MEMORY_SMALL_BYTES.saturating_sub(self.small.available_permits());
-        total
-            .saturating_sub(self.large.available_permits())
-            .saturating_add(small)
-    }
 }
 
 /// Serves the connection until it ends.
@@ -101,7 +45,6 @@ pub(super) async fn run(shared: Arc<Shared>, connection: Arc<Connection>, stream
     let mut writer = AbortOnDropHandle::new(writer);
     let mut reader = Reader {
         frames: FrameReader::new(read, Arc::clone(&shared)),
-        bulk: Arc::new(Semaphore::new(1)),
         in_work: Arc::new(AtomicUsize::new(0)),
         queue,
         shared,
@@ -131,7 +74,6 @@ enum Ended {
 struct Reader<R> {
     frames: FrameReader<R>,
     queue: mpsc::Sender<Slot>,
-    bulk: Arc<Semaphore>,
     in_work: Arc<AtomicUsize>,
     shared: Arc<Shared>,
     connection: Arc<Connection>,
@@ -162,53 +104,55 @@ impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
                 Ok((place, received))
             } => taken?,
         };
-        let Received { frame, mut memory } = received;
-        let bytes = frame.len();
-        let incoming = wire::decode(frame).map_err(Ended::Decode)?;
-        // Decoded: of what decoding might have taken, the frame's own size stays reserved.
-        drop(memory.split(memory.num_permits().saturating_sub(bytes)));
+        let Received {
+            head,
+            frame,
+            held,
+            bulk,
+        } = received;
+        // What decoding may take is held while it runs; from then on the frame's own size, until the request is done.
+        let decoding = self.shared.memory.decode(head.decode_bytes()).await;
+        let decoded = wire::decode(frame);
+        drop(decoding);
+        let incoming = decoded.map_err(Ended::Decode)?;
         let in_work = InWork::new(&self.in_work);
-        let (pending, bulk) = match incoming {
-            Incoming::Request(request) => self.start(*request).await,
-            Incoming::UnsupportedApiVersions { correlation_id } => (
-                Pending::Frame(
-                    wire::unsupported_api_versions_frame(correlation_id).map_err(Ended::Decode)?,
-                ),
-                None,
+        let pending = match incoming {
+            Incoming::Request(request) => self.start(*request, held).await,
+            Incoming::UnsupportedApiVersions { correlation_id } => Pending::Frame(
+                wire::unsupported_api_versions_frame(correlation_id).map_err(Ended::Decode)?,
             ),
         };
         place.send(Slot {
             pending,
-            memory,
             bulk,
             in_work,
         });
         Ok(())
     }
 
-    async fn start(&mut self, request: Request) -> (Pending, Option<OwnedSemaphorePermit>) {
+    /// Starts a request. Its memory is free when its answer is made: a client that reads slowly holds none.
+    async fn start(&mut self, request: Request, held: Held) -> Pending {
         let (api, version, correlation_id) =
             (request.api(), request.version, request.correlation_id);
-        let bulk = match api {
-            // Never closed, so that this does not fail; without a permit the request is only less bounded.
-            Api::Fetch => Arc::clone(&self.bulk).acquire_owned().await.ok(),
-            _ => None,
-        };
         let started = Instant::now();
         let source = match self.shared.service.start(&self.connection, request).await {
             Answer::Now(response) => Source::Now(response),
-            Answer::Later(future) => Source::Task(AbortOnDropHandle::new(tokio::spawn(future))),
+            Answer::Later(future) => {
+                let work = async move {
+                    let response = future.await;
+                    drop(held);
+                    response
+                };
+                Source::Task(AbortOnDropHandle::new(tokio::spawn(work)))
+            }
         };
-        (
-            Pending::Answer {
-                api,
-                version,
-                correlation_id,
-                started,
-                source,
-            },
-            bulk,
-        )
+        Pending::Answer {
+            api,
+            version,
+            correlation_id,
+            started,
+            source,
+        }
     }
 
     /// Logs and counts the end. Whether answers in work are still worth writing.
@@ -234,6 +178,13 @@ impl<R: tokio::io::AsyncRead + Unpin> Reader<R> {
             Ended::Read(ReadError::Stalled) => {
                 metrics.closed("stalled");
                 tracing::warn!(%peer, "a request began and did not go on; the connection is closed");
+                false
+            }
+            Ended::Read(ReadError::Slow(slow)) => {
+                metrics.closed("slow");
+                if self.shared.slow.lock().open() {
+                    tracing::warn!(%peer, "a request is too slow: {slow}; the connection is closed (kafka_connections_closed_by_broker counts them)");
+                }
                 false
             }
             Ended::Read(ReadError::Wire(error)) | Ended::Decode(error) => {

@@ -3,6 +3,7 @@
 //! Owns: names and meaning of its metrics.
 //! Not here: serving them (`admin`).
 
+use crate::intake::BudgetMetrics;
 use crate::wire::{Api, WireError};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -20,6 +21,11 @@ struct ApiLabel {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ReasonLabel {
     reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct BudgetLabel {
+    budget: &'static str,
 }
 
 /// Counters of the Kafka listener. Clones share them.
@@ -41,6 +47,9 @@ pub struct NetMetrics {
     pub bytes_sent: Counter,
     closed_for: Family<ReasonLabel, Counter>,
     request_seconds: Family<ApiLabel, Histogram, fn() -> Histogram>,
+    memory_used: Family<BudgetLabel, Gauge>,
+    memory_waiting: Family<BudgetLabel, Gauge>,
+    memory_wait_seconds: Family<BudgetLabel, Histogram, fn() -> Histogram>,
 }
 
 /// From 0.5 ms to 32 s, doubling.
@@ -62,6 +71,9 @@ impl Default for NetMetrics {
             bytes_sent: Counter::default(),
             closed_for: Family::default(),
             request_seconds: Family::new_with_constructor(latency_histogram),
+            memory_used: Family::default(),
+            memory_waiting: Family::default(),
+            memory_wait_seconds: Family::new_with_constructor(BudgetMetrics::wait_histogram),
         }
     }
 }
@@ -114,6 +126,35 @@ impl NetMetrics {
             "Time from a whole request to its written answer",
             self.request_seconds.clone(),
         );
+        self.register_memory(registry);
+    }
+
+    fn register_memory(&self, registry: &mut Registry) {
+        registry.register(
+            "kafka_request_memory_used_bytes",
+            "Bytes of request frames that are being read or in work, by budget",
+            self.memory_used.clone(),
+        );
+        registry.register(
+            "kafka_request_memory_waiting",
+            "Connections whose request waits for memory, by budget",
+            self.memory_waiting.clone(),
+        );
+        registry.register(
+            "kafka_request_memory_wait_seconds",
+            "How long requests waited for memory, of those that had to, by budget",
+            self.memory_wait_seconds.clone(),
+        );
+    }
+
+    /// Where the budget of that name is told of.
+    pub(super) fn memory(&self, budget: &'static str) -> BudgetMetrics {
+        let label = BudgetLabel { budget };
+        BudgetMetrics {
+            used: self.memory_used.get_or_create(&label).clone(),
+            waiting: self.memory_waiting.get_or_create(&label).clone(),
+            wait_seconds: self.memory_wait_seconds.get_or_create(&label).clone(),
+        }
     }
 
     /// How many connections the broker closed for `reason`.

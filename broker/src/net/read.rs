@@ -1,27 +1,25 @@
 //! Reading frames.
 //!
-//! Owns: the order "head, checks, memory, body", deadlines of a frame that has begun.
-//! Not here: decoding (`wire`).
+//! Owns: the order "head, checks, turn, body".
+//! Not here: memory and pace of the body (`intake`), decoding (`wire`).
 //! Spec: docs/protocols/kafka-wire.md
 
 use super::connection::Shared;
-use crate::wire::{FRAME_HEAD_BYTES, FrameHead, WireError};
-use bytes::{BufMut, Bytes, BytesMut};
+use super::memory::{Held, Share};
+use crate::intake::{FrameError, Slow, Terms, read_frame};
+use crate::wire::{Api, FRAME_HEAD_BYTES, FrameHead, WireError};
+use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, BufReader};
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Small frames are taken from the socket together; large ones go past this buffer.
 const READ_BUFFER_BYTES: usize = 8 << 10;
 
 /// Slowest pace at which a frame may arrive: below it, memory is held for too long.
 const FRAME_BYTES_PER_SECOND_MIN: usize = 16 << 10;
-
-/// How long a frame may rest while other connections wait for the memory it holds.
-const REST_WHEN_WANTED: Duration = Duration::from_secs(3);
 
 /// Why no frame came.
 #[derive(Debug)]
@@ -34,21 +32,39 @@ pub(super) enum ReadError {
     Idle,
     /// A frame began and did not go on.
     Stalled,
+    /// A frame came too slowly while others waited for memory.
+    Slow(Slow),
     /// The bytes are not a frame.
     Wire(WireError),
     /// The socket failed.
     Io(io::Error),
 }
 
-/// A whole frame without its length, and the memory that it may take.
+impl From<FrameError> for ReadError {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Cut => Self::Cut,
+            FrameError::Stalled => Self::Stalled,
+            FrameError::Slow(slow) => Self::Slow(slow),
+            FrameError::Io(error) => Self::Io(error),
+        }
+    }
+}
+
+/// A whole frame without its length.
 pub(super) struct Received {
+    pub(super) head: FrameHead,
     pub(super) frame: Bytes,
-    pub(super) memory: OwnedSemaphorePermit,
+    pub(super) held: Held,
+    /// Of a Fetch: that it is the only one in work.
+    pub(super) bulk: Option<OwnedSemaphorePermit>,
 }
 
 /// Takes frames from a byte stream.
 pub(super) struct FrameReader<R> {
     stream: BufReader<R>,
+    share: Share,
+    bulk: Arc<Semaphore>,
     shared: Arc<Shared>,
 }
 
@@ -56,29 +72,48 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(super) fn new(stream: R, shared: Arc<Shared>) -> Self {
         Self {
             stream: BufReader::with_capacity(READ_BUFFER_BYTES, stream),
+            share: Share::default(),
+            bulk: Arc::new(Semaphore::new(1)),
             shared,
         }
     }
 
     /// The next frame. `busy` says whether requests are in work: the idle time does not run then.
     pub(super) async fn next(&mut self, busy: impl Fn() -> bool) -> Result<Received, ReadError> {
-        let mut head = [0; FRAME_HEAD_BYTES];
-        let first = self.first_bytes(&mut head, busy).await?;
-        self.fill(&mut head[first..]).await?;
-        let accepted =
-            FrameHead::parse(&head, &self.shared.config.frames).map_err(ReadError::Wire)?;
-        let memory = self
-            .shared
-            .memory
-            .reserve(accepted.memory_bytes())
-            .await
-            .ok_or(ReadError::Closed)?;
-        let frame = self.body(&head[4..], accepted.bytes).await?;
+        let mut start = [0; FRAME_HEAD_BYTES];
+        let first = self.first_bytes(&mut start, busy).await?;
+        self.fill(&mut start[first..]).await?;
+        let config = &self.shared.config;
+        let head = FrameHead::parse(&start, &config.frames).map_err(ReadError::Wire)?;
+        // What this connection waits for of itself comes first: meanwhile the frame holds nothing that others want.
+        let bulk = match head.api {
+            // Never closed, so that this does not fail; without a permit the request is only less bounded.
+            Some(Api::Fetch) => Arc::clone(&self.bulk).acquire_owned().await.ok(),
+            _ => None,
+        };
+        let share = self.share.begin(head.bytes).await;
+        let mut memory = self.shared.memory.begin(head.bytes);
+        let terms = Terms {
+            stall: config.stall,
+            bytes_per_second_min: FRAME_BYTES_PER_SECOND_MIN,
+            // Clients give a request up after 30 s (`request.timeout.ms`), as a connection that stalls is given up here.
+            within: config.stall,
+        };
+        let stream = &mut self.stream;
+        let frame = read_frame(stream, &start[4..], head.bytes, &mut memory, terms).await?;
         self.shared
             .metrics
             .bytes_received
             .inc_by(u64::try_from(frame.len() + 4).unwrap_or(0));
-        Ok(Received { frame, memory })
+        Ok(Received {
+            head,
+            frame,
+            held: Held {
+                _memory: memory,
+                _share: share,
+            },
+            bulk,
+        })
     }
 
     async fn first_bytes(
@@ -103,39 +138,6 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             rest = &mut rest[read..];
         }
         Ok(())
-    }
-
-    async fn body(&mut self, head: &[u8], bytes: usize) -> Result<Bytes, ReadError> {
-        let seconds = u64::try_from(bytes / FRAME_BYTES_PER_SECOND_MIN).unwrap_or(u64::MAX);
-        let deadline = self.shared.config.stall + Duration::from_secs(seconds);
-        // Exactly the frame's size, so that record batches that are kept hold no more than their request.
-        let mut frame = BytesMut::with_capacity(bytes);
-        frame.extend_from_slice(head);
-        let read = async {
-            while frame.len() < bytes {
-                let left = bytes - frame.len();
-                self.more(&mut (&mut frame).limit(left)).await?;
-            }
-            Ok(())
-        };
-        tokio::time::timeout(deadline, read)
-            .await
-            .map_err(|_| ReadError::Stalled)??;
-        Ok(frame.freeze())
-    }
-
-    /// Some more bytes of a frame. One that rests keeps its memory only while nobody wants it.
-    async fn more(&mut self, frame: &mut (impl BufMut + Send)) -> Result<usize, ReadError> {
-        let stall = self.shared.config.stall;
-        let since = Instant::now();
-        loop {
-            let rest = stall.saturating_sub(since.elapsed()).min(REST_WHEN_WANTED);
-            match progress(rest, self.stream.read_buf(frame)).await {
-                Err(ReadError::Stalled)
-                    if since.elapsed() < stall && !self.shared.memory.is_wanted() => {}
-                result => return result,
-            }
-        }
     }
 }
 

@@ -4,8 +4,10 @@
 //! Not here: one connection (`connection`).
 //! Spec: docs/protocols/kafka-wire.md
 
-use super::connection::{self, Memory, Shared};
+use super::connection::{self, Shared};
+use super::memory::Memory;
 use super::metrics::NetMetrics;
+use crate::intake::Shortage;
 use crate::wire::{Connection, FrameLimits, Service};
 use std::io;
 use std::net::SocketAddr;
@@ -81,6 +83,18 @@ pub struct NetServer {
     abort: CancellationToken,
 }
 
+/// A look at the memory of requests.
+#[derive(Clone)]
+pub struct MemoryWatch(Arc<Shared>);
+
+impl MemoryWatch {
+    /// What lacks, if requests have to wait for memory.
+    #[must_use]
+    pub fn shortage(&self) -> Option<Shortage> {
+        self.0.memory.shortage()
+    }
+}
+
 struct Acceptor {
     listener: Mutex<Box<dyn Listener>>,
     shared: Arc<Shared>,
@@ -110,8 +124,9 @@ impl NetServer {
         let places = Arc::new(Semaphore::new(config.connections_max));
         let shared = Arc::new(Shared {
             service,
+            memory: Memory::new(config.request_memory_bytes, &metrics),
             metrics,
-            memory: Memory::new(config.request_memory_bytes),
+            slow: parking_lot::Mutex::default(),
             stop: CancellationToken::new(),
             config,
         });
@@ -154,6 +169,12 @@ impl NetServer {
     #[must_use]
     pub fn request_memory_used(&self) -> usize {
         self.shared.memory.used()
+    }
+
+    /// Sees what memory frames lack, for as long as the process lives.
+    #[must_use]
+    pub fn memory_watch(&self) -> MemoryWatch {
+        MemoryWatch(Arc::clone(&self.shared))
     }
 
     /// Ends the listener: no connection and no request is taken any more, requests in work get their answers if they
@@ -265,10 +286,10 @@ impl Drop for OpenConnection {
 
 /// Lets one log line through per [`LOG_PAUSE`].
 #[derive(Default)]
-struct LogGate(Option<Instant>);
+pub(super) struct LogGate(Option<Instant>);
 
 impl LogGate {
-    fn open(&mut self) -> bool {
+    pub(super) fn open(&mut self) -> bool {
         let now = Instant::now();
         let open = self
             .0

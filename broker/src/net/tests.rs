@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
 
 mod hostile;
+mod slow;
 
 /// Answers ListGroups with nothing, Fetch with as many bytes as it allows, Produce not, and closes on Heartbeat. Requests
 /// whose correlation id is held are answered when the test says so.

@@ -24,8 +24,6 @@ const CHUNKS_PER_WRITE: usize = 64;
 /// A request in work.
 pub(super) struct Slot {
     pub(super) pending: Pending,
-    /// Holds the frame's share of the memory until the answer is written.
-    pub(super) memory: OwnedSemaphorePermit,
     /// Held by the one Fetch in work.
     pub(super) bulk: Option<OwnedSemaphorePermit>,
     pub(super) in_work: InWork,
@@ -76,7 +74,6 @@ pub(super) async fn run<W: AsyncWrite + Unpin>(
     while let Some(slot) = slots.recv().await {
         let Slot {
             pending,
-            memory,
             bulk,
             in_work,
         } = slot;
@@ -101,7 +98,7 @@ pub(super) async fn run<W: AsyncWrite + Unpin>(
                 Outcome::Close => false,
             },
         };
-        drop((memory, bulk, in_work));
+        drop((bulk, in_work));
         if !goes_on {
             break;
         }

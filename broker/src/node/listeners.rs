@@ -11,6 +11,7 @@ use super::error::StartError;
 use super::groups::NodeGroups;
 use super::identity::Identity;
 use super::peers::{Peers, SERVICE_FLUSH, SERVICE_TIER};
+use super::request_memory;
 use super::store::NodeStore;
 use crate::admin::{self, AdminServer, AdminState, FlushLink, FlushService, Health, TierService};
 use crate::api::{AnswerMemory, ApiConfig, Broker};
@@ -188,6 +189,8 @@ pub(super) async fn serve(served: Served<'_>) -> Result<(SocketAddr, Listeners),
             admin: admin.address.to_string(),
         }),
     };
+    let memory = kafka.memory_watch();
+    request_memory::watch(move || memory.shortage(), &store.health, tasks);
     admin::watch_groups(&groups.router, &store.health, tasks);
     admin.open(state);
     Ok((kafka_address, Listeners { kafka }))

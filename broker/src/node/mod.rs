@@ -17,6 +17,7 @@ mod lost;
 mod members;
 mod peers;
 mod refill;
+mod request_memory;
 mod stop;
 mod store;
 mod store_found;

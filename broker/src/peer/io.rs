@@ -1,14 +1,15 @@
 //! Frames and handshakes over any byte stream.
 //!
 //! Owns: reading with deadlines, vectored writing.
-//! Not here: memory for what is read (`memory.rs`), what frames mean.
+//! Not here: memory for what is read (`memory.rs`) and the pace of a frame (`intake`), what frames mean.
 //! Spec: docs/protocols/peer.md
 
 use super::frame::{Direction, Frame, FrameError, Prefix, WireLane};
 use super::hello::{HEAD_BYTES, length};
 use super::limits::PREFIX_BYTES;
 use crate::format::FormatError;
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use crate::intake::{self, Budget, Hold, Slow, Terms};
+use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::time::Duration;
@@ -19,6 +20,9 @@ use tokio::time::timeout;
 const READ_BUFFER_BYTES: usize = 16 << 10;
 /// Slowest pace of a frame as a whole: below it, memory is held for too long.
 const FRAME_BYTES_PER_SECOND_MIN: usize = 256 << 10;
+/// While others wait for memory, a frame must come at a pace that brings the whole of it within so many times the time in which it must make progress: the largest of 24 MiB within
+/// 30 s, at 6.7 Mbit/s.
+const WITHIN_STALLS: u32 = 3;
 /// Parts in one write. Linux takes 1024; more than this brings nothing.
 const PARTS_PER_WRITE: usize = 64;
 
@@ -33,10 +37,23 @@ pub(super) enum ReadError {
     Idle,
     #[error("a frame began and did not go on")]
     Stalled,
+    #[error("a frame is too slow: {0}")]
+    Slow(Slow),
     #[error("{0}")]
     Frame(#[from] FrameError),
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
+}
+
+impl From<intake::FrameError> for ReadError {
+    fn from(error: intake::FrameError) -> Self {
+        match error {
+            intake::FrameError::Cut => Self::Cut,
+            intake::FrameError::Stalled => Self::Stalled,
+            intake::FrameError::Slow(slow) => Self::Slow(slow),
+            intake::FrameError::Io(error) => Self::Io(error),
+        }
+    }
 }
 
 /// Takes frames of one lane and direction from a byte stream.
@@ -45,6 +62,8 @@ pub(super) struct FrameReader<R> {
     lane: WireLane,
     direction: Direction,
     stall: Duration,
+    /// Of frames whose memory is bounded otherwise.
+    own: Budget,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
@@ -54,6 +73,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             lane,
             direction,
             stall,
+            own: Budget::unbounded(),
         }
     }
 
@@ -81,24 +101,26 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(Prefix::parse(&bytes, self.lane, self.direction)?)
     }
 
-    /// The rest of the frame. Allocates exactly what the prefix announced.
+    /// The rest of a frame whose memory is bounded otherwise: a reply, of which there are no more than requests.
     pub(super) async fn rest(&mut self, prefix: Prefix) -> Result<Frame, ReadError> {
-        let bytes = prefix.rest_bytes();
-        let seconds = u64::try_from(bytes / FRAME_BYTES_PER_SECOND_MIN).unwrap_or(u64::MAX);
-        let whole = self.stall + Duration::from_secs(seconds);
-        let mut rest = BytesMut::with_capacity(bytes);
-        let read = async {
-            while rest.len() < bytes {
-                let left = bytes - rest.len();
-                let mut limited = (&mut rest).limit(left);
-                progress(self.stall, self.stream.read_buf(&mut limited)).await?;
-            }
-            Ok::<_, ReadError>(())
+        let mut memory = self.own.begin();
+        self.rest_within(prefix, &mut memory).await
+    }
+
+    /// The rest of the frame; `memory` holds what it takes then.
+    pub(super) async fn rest_within(
+        &mut self,
+        prefix: Prefix,
+        memory: &mut Hold,
+    ) -> Result<Frame, ReadError> {
+        let terms = Terms {
+            stall: self.stall,
+            bytes_per_second_min: FRAME_BYTES_PER_SECOND_MIN,
+            within: self.stall * WITHIN_STALLS,
         };
-        timeout(whole, read)
-            .await
-            .map_err(|_| ReadError::Stalled)??;
-        Ok(prefix.complete(&rest.freeze())?)
+        let bytes = prefix.rest_bytes();
+        let rest = intake::read_frame(&mut self.stream, &[], bytes, memory, terms).await?;
+        Ok(prefix.complete(&rest)?)
     }
 }
 

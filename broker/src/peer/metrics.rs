@@ -5,6 +5,7 @@
 
 use super::frame::WireLane;
 use super::hello::Reason;
+use crate::intake::BudgetMetrics;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -19,6 +20,11 @@ struct LaneLabel {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ReasonLabel {
     reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct BudgetLabel {
+    budget: &'static str,
 }
 
 type PerLane = Family<LaneLabel, Counter>;
@@ -51,6 +57,8 @@ pub struct PeerMetrics {
     received_messages: PerLane,
     handshakes_refused: PerReason,
     closed_for: PerReason,
+    memory_used: Family<BudgetLabel, Gauge>,
+    memory_waiting: Family<BudgetLabel, Gauge>,
 }
 
 impl PeerMetrics {
@@ -87,6 +95,26 @@ impl PeerMetrics {
             "Bytes of snapshots that did not have to be sent again",
             self.snapshot_bytes_resumed.clone(),
         );
+        registry.register(
+            "peer_frame_memory_used_bytes",
+            "Bytes of frames of peers that are being read or in work, by budget",
+            self.memory_used.clone(),
+        );
+        registry.register(
+            "peer_frame_memory_waiting",
+            "Connections of peers whose frame waits for memory, by budget",
+            self.memory_waiting.clone(),
+        );
+    }
+
+    /// Where the budget of that name is told of.
+    pub(super) fn memory(&self, budget: &'static str) -> BudgetMetrics {
+        let label = BudgetLabel { budget };
+        BudgetMetrics {
+            used: self.memory_used.get_or_create(&label).clone(),
+            waiting: self.memory_waiting.get_or_create(&label).clone(),
+            ..BudgetMetrics::default()
+        }
     }
 
     fn register_connections(&self, registry: &mut Registry) {

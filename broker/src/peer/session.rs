@@ -22,6 +22,7 @@ use super::partial::Partials;
 use super::presence::{Listened, Presence, Present};
 use super::tls::PeerTls;
 use super::waiting::Waiting;
+use crate::intake::Hold;
 use crate::placement::PeerError;
 use futures::future::{BoxFuture, FutureExt};
 use std::collections::{BTreeMap, VecDeque};
@@ -59,7 +60,7 @@ struct Reply {
 }
 
 /// What a request holds while it is in work.
-type Held = (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit);
+type Held = (Hold, OwnedSemaphorePermit);
 
 /// How a request is worked on: its reply, or why there is none.
 type Working = BoxFuture<'static, Result<Message, ErrorReply>>;
@@ -129,6 +130,12 @@ fn report(shared: &Shared, peer: SocketAddr, hello: &Hello, lane: WireLane, ende
                 tracing::warn!(%peer, %broker, lane, "{ended}; the connection is closed");
             }
         }
+        ReadError::Slow(_) => {
+            shared.metrics.closed("slow");
+            if shared.said.may_say("slow") {
+                tracing::warn!(%peer, %broker, lane, "{ended}; the connection is closed");
+            }
+        }
         ReadError::Idle => {
             shared.metrics.closed("idle");
             tracing::debug!(%peer, %broker, lane, "{ended}; the connection is closed");
@@ -195,19 +202,21 @@ impl<R: AsyncRead + Unpin> Session<R> {
 
     async fn receive_one(&mut self) -> Result<(), ReadError> {
         let prefix = self.frames.prefix(Some(self.shared.config.idle)).await?;
-        // Memory first: what has no room is not read.
-        let bytes = prefix.rest_bytes();
+        // What has no room is not read.
         let (memory, frame) = if self.hello.from.cluster.is_none() {
             prefix
                 .check_size(STRANGER_FRAME_BYTES_MAX)
                 .map_err(ReadError::Frame)?;
-            let memory = self.shared.memory.reserve_for_stranger(bytes).await;
+            let mut memory = self.shared.memory.begin_for_stranger();
             let within = self.shared.config.handshake;
-            let rest = timeout(within, self.frames.rest(prefix));
-            (memory, rest.await.map_err(|_| ReadError::Stalled)??)
+            let rest = timeout(within, self.frames.rest_within(prefix, &mut memory)).await;
+            let frame = rest.map_err(|_| ReadError::Stalled)??;
+            (memory, frame)
         } else {
-            let memory = self.shared.memory.reserve(self.lane, bytes).await;
-            (memory, self.frames.rest(prefix).await?)
+            let bytes = prefix.rest_bytes();
+            let mut memory = self.shared.memory.begin(self.lane, bytes);
+            let frame = self.frames.rest_within(prefix, &mut memory).await?;
+            (memory, frame)
         };
         self.counters.received(frame.bytes());
         let (correlation, group) = (frame.correlation, frame.group);
@@ -232,11 +241,7 @@ impl<R: AsyncRead + Unpin> Session<R> {
     }
 
     /// Starts a request; the reply, if there is one at once.
-    fn start(
-        &mut self,
-        frame: Frame,
-        memory: Option<OwnedSemaphorePermit>,
-    ) -> Result<Option<Message>, ErrorReply> {
+    fn start(&mut self, frame: Frame, memory: Hold) -> Result<Option<Message>, ErrorReply> {
         let group = frame.group;
         match frame.kind {
             Kind::Ping => {

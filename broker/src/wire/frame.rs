@@ -75,11 +75,11 @@ impl FrameHead {
         }
     }
 
-    /// Bytes of memory that reading and decoding the frame may take.
+    /// Bytes of memory that decoding the frame may take; with records, next to nothing.
     #[must_use]
-    pub fn memory_bytes(&self) -> usize {
+    pub fn decode_bytes(&self) -> usize {
         match self.api {
-            Some(Api::Produce) => self.bytes,
+            Some(Api::Produce) => 0,
             _ => self.bytes.saturating_mul(limits::DECODE_EXPANSION_MAX),
         }
     }

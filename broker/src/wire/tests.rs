@@ -239,8 +239,8 @@ fn frame_heads_are_checked() {
             api: Some(Api::Produce)
         })
     );
-    assert_eq!(head(100, 3).unwrap().memory_bytes(), 3200);
-    assert_eq!(head(1000, 0).unwrap().memory_bytes(), 1000);
+    assert_eq!(head(100, 3).unwrap().decode_bytes(), 3200);
+    assert_eq!(head(1000, 0).unwrap().decode_bytes(), 0);
     assert_eq!(
         head(8, 12_345),
         Ok(FrameHead {

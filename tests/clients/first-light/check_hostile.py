@@ -17,6 +17,8 @@ import wire
 from report import need, same
 
 TOPIC = "hostile"
+# Of the producer that goes on beside them.
+BESIDE = "hostile-beside"
 MIB = 1 << 20
 # Frames that announce much and send little must not take memory: one buffer budget (160 MiB), and slack
 # for the allocator.
@@ -25,6 +27,7 @@ GROWTH_MAX = 320 * MIB
 
 def run(report, broker):
     clients.create_confluent(broker, TOPIC, 1)
+    clients.create_confluent(broker, BESIDE, 1)
     with report.check("a right batch made by hand is appended"):
         same("answer", wire.produce_error(broker, TOPIC, wire.good_batch()), (0, 0))
         same("end offset", wire.end_offset(broker, TOPIC), 3)
@@ -69,7 +72,7 @@ def frames(report, broker, watch):
                     watch.check()
             watch.check()
             need(count > 0, "none were sent")
-    with report.check("frames: many connections that announce much and send little"):
+    with report.check("frames: many connections that announce much and send little hold up nobody"):
         announced(broker, watch)
     with report.check("frames: an unknown version of ApiVersions is answered in form 0 with the table"):
         unknown_api_versions(broker)
@@ -166,8 +169,10 @@ def announced(broker, watch):
     try:
         for connection in connections:
             connection.send(start + bytes(65536))
-        # They stay open while others are served.
-        for _ in range(5):
+        # They stay open while others are served, large requests too.
+        large = wire.batch(wire.record(0, b"k", bytes(500_000)), 1)
+        for at in range(5):
+            same("answer to a large batch beside them", wire.produce_error(broker, BESIDE, large), (0, at))
             watch.check()
     finally:
         for connection in connections:

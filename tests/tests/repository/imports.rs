@@ -11,7 +11,8 @@ use crate::sources::{all, none, root};
 /// The broker's modules, lowest level first. A module may use those of lower levels; modules of one
 /// level do not know each other.
 const LEVELS: &[&[&str]] = &[
-    &["error", "format", "config", "observe"],
+    // `intake` reads frames for the listeners of clients (`net`) and of brokers (`peer`).
+    &["error", "format", "config", "observe", "intake"],
     &["log", "wire"],
     &["placement"],
     // `peer` is the transport between brokers: placement's messages as bytes.
