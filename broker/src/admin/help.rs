@@ -28,6 +28,15 @@ pub struct ReplicasSaid {
 /// Asks this broker and all live members for their replicas. Takes a second at most.
 pub type AskReplicas = Arc<dyn Fn() -> BoxFuture<'static, ReplicasSaid> + Send + Sync>;
 
+/// What helps a damaged broker that others refuse to refill, and loses nothing, beside the brokers that are missing: what costs least first. Whole sentences.
+pub const WITHOUT_LOSS: &str = "If no broker is missing, add one (`tidelog cluster add`): replicas of groups that are led move to it; where that is not enough, `tidelog cluster \
+     decommission` one of the damaged brokers, which may come back with an empty data directory when it has left; nothing is lost by that. If the damaged bytes can be put back as \
+     they were, do, and start it with `cluster.refill-damaged=false`: it goes on with what it has";
+
+/// What helps before anything else, where it is not known who is missing. A whole sentence.
+pub const START_FIRST: &str = "First start the brokers that are missing, if any are, with the data directories that they had: it is refilled by itself where the others have all that it \
+     had then";
+
 /// Who holds some groups that are not safe, and does not help as it is.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Helpers {

@@ -30,7 +30,7 @@ use tokio::time::Instant;
 
 pub use flush::{FlushLink, FlushService};
 pub use health::{Health, Reason};
-pub use help::{AskReplicas, ReplicasSaid};
+pub use help::{AskReplicas, ReplicasSaid, START_FIRST, WITHOUT_LOSS};
 pub use leader_parts::TierService;
 pub use members::{AskMembers, WaitingBroker};
 pub use readiness::watch_groups;

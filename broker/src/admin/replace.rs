@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::AdminState;
 use super::error::Failure;
-use super::help::{Helpers, ReplicasSaid};
+use super::help::{Helpers, ReplicasSaid, START_FIRST, WITHOUT_LOSS};
 use super::members::{WaitingBroker, proposed};
 use crate::metadata::{
     Admission, AdmissionExpects, MetadataCommand, MetadataImage, MetadataOutcome, Refusal, brokers,
@@ -135,7 +135,7 @@ async fn admit_once(
 fn runs_in_part(node: NodeId, groups: &BTreeSet<PlacementGroupId>) -> String {
     let groups: Vec<_> = groups.iter().copied().collect();
     format!(
-        "nothing was changed: broker {node} is damaged, and serves all but {}. It is refilled by itself when nothing needs it; `tidelog cluster status` says why it is not yet, and what          helps. `--force` replaces it now, unless data may be lost with what it has",
+        "nothing was changed: broker {node} is damaged, and serves all but {}. It is refilled by itself when nothing needs it; `tidelog cluster status` says why it is not yet. {START_FIRST}. {WITHOUT_LOSS}. `--force` replaces it now, unless data may be lost with what it has",
         groups_named(&groups)
     )
 }
@@ -234,9 +234,7 @@ fn refusal(
                  with the data directory that it had before";
     }
     text += &if waiting.damaged {
-        format!(
-            ". If the damaged bytes of broker {node} can be put back as they were, start it with `cluster.refill-damaged=false`"
-        )
+        format!(". {WITHOUT_LOSS}")
     } else {
         format!(
             ". If the data directory that broker {node} had can be found, start it with that one"

@@ -16,6 +16,8 @@ use tidelog_model::{ClusterId, NodeId, RaftNodeId};
 use uuid::Uuid;
 
 const FILE: &str = "cluster.json";
+/// What a data directory has only after its file was made.
+const OF_A_RAFT_NODE: [&str; 3] = ["groups", "held.json", "damaged.json"];
 const VERSION: u32 = 2;
 /// The file is a few lines; anything larger is not ours.
 const BYTES_MAX: u64 = 64 << 10;
@@ -138,6 +140,7 @@ pub(super) fn load_or_create(
         }
         Some(found)
     } else {
+        refuse_without_file(disk, dir)?;
         None
     };
     let mut directory = match found {
@@ -157,6 +160,21 @@ pub(super) fn load_or_create(
     });
     store(disk, dir, &directory)?;
     Ok(directory)
+}
+
+/// Refuses a directory that has lost its file: the file is made before anything else is, and what lies beside it is another Raft node's than one that would be made now.
+fn refuse_without_file(disk: &dyn Disk, dir: &Path) -> Result<(), IdentityError> {
+    for name in OF_A_RAFT_NODE {
+        let path = dir.join(name);
+        if has(disk, dir, name).map_err(|error| IdentityError::Io { path, error })? {
+            return Err(IdentityError::Damaged {
+                path: dir.join(FILE),
+                why: format!("it is missing, and {name} is there"),
+                what_to_do: WHAT_TO_DO,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The cluster that `dir` belongs to, if it belongs to one. Nothing is made or changed.
@@ -370,6 +388,29 @@ mod tests {
                 .unwrap_err()
                 .contains("version 3")
         );
+    }
+
+    /// Proves that a directory which has lost its file, and has anything of a Raft node, gets no new identity over it: the node that it was would count as gone, and be replaced.
+    #[test]
+    fn no_new_identity_over_what_is_there() {
+        for name in OF_A_RAFT_NODE {
+            let dir = tempfile::tempdir().unwrap();
+            let first = load(dir.path(), 3, None).unwrap();
+            let (file, aside) = (dir.path().join(FILE), dir.path().join("aside"));
+            std::fs::rename(&file, &aside).unwrap();
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            for alone in [None, Some("t")] {
+                let error = load(dir.path(), 3, alone).unwrap_err().to_string();
+                let words = format!("it is missing, and {name} is there");
+                assert!(
+                    error.contains(&words) && error.contains("restore it"),
+                    "{error}"
+                );
+                assert!(!file.exists());
+            }
+            std::fs::rename(&aside, &file).unwrap();
+            assert_eq!(load(dir.path(), 3, None).unwrap(), first);
+        }
     }
 
     /// Proves that a damaged file is named and never replaced.

@@ -9,6 +9,7 @@ use super::super::identity::Directory;
 use super::super::refill::Mark;
 use super::decide::{MembersNow, Told};
 use super::{Asker, Formed, Founding, ROUND_PAUSE};
+use crate::admin::{START_FIRST, WITHOUT_LOSS};
 use crate::metadata::Standing;
 use crate::observe::printable;
 use std::collections::BTreeMap;
@@ -38,15 +39,17 @@ enum Learned {
 }
 
 /// What the broker `node` says while it waits: `found` on its disk. What costs nothing first; the command that gives something up last, and only where nothing
-/// else may help.
-fn waiting(node: NodeId, found: &str, learned: &Learned) -> String {
+/// else may help. `in_part`: it serves its other groups soon, and knows more then.
+fn waiting(node: NodeId, found: &str, in_part: bool, learned: &Learned) -> String {
     let (why, what_to_do) = match learned {
+        Learned::Refused(why) if in_part => (
+            format!("they refuse, since {why}"),
+            ". If that does not change within seconds, it serves its other groups, and says what helps".to_owned(),
+        ),
         Learned::Refused(why) => (
             format!("they refuse, since {why}"),
             format!(
-                ". First start the brokers that are missing, if any are, with the data directories that they had: it is refilled by itself where the others have all that it had then. If the damaged bytes can be put \
-                 back as they were, do, and start it with `cluster.refill-damaged=false`: it goes on with what it has. Only what can be had back in neither way is given \
-                 up by `tidelog cluster add {node} --give-up-data`: partitions whose other copies are too few are lost then; without the flag the command \
+                ". {START_FIRST}. {WITHOUT_LOSS}. Only what can be had back in none of these ways is given up by `tidelog cluster add {node} --give-up-data`: partitions whose other copies are too few are lost then; without the flag the command \
                  says which"
             ),
         ),
@@ -154,7 +157,8 @@ impl Asker<'_> {
             match decide(&own, mark.raft_node, &answers) {
                 Learned::TakenIn => break,
                 learned => {
-                    let text = waiting(directory.node, &mark.what, &learned);
+                    let in_part = patience.is_some();
+                    let text = waiting(directory.node, &mark.what, in_part, &learned);
                     self.say(&mut said, text);
                     let waits = matches!(learned, Learned::Waits(_) | Learned::Refused(_));
                     if waits && patience.is_some_and(|patience| begun.elapsed() >= patience) {
@@ -287,7 +291,7 @@ mod tests {
     /// Proves that it says first what costs nothing, and names the command that gives data up last, with its flag, and only where it is refused.
     #[test]
     fn what_to_do_first_is_said_first() {
-        let says = |learned| waiting(NodeId::new(3), "a bit", &learned);
+        let says = |learned| waiting(NodeId::new(3), "a bit", false, &learned);
         let text = says(Learned::Waits("nobody is reached".to_owned()));
         assert!(
             text.ends_with("refilled by the others: nobody is reached"),
@@ -303,5 +307,10 @@ mod tests {
         let command = at("`tidelog cluster add 3 --give-up-data`");
         assert!(at("cluster.refill-damaged=false") < command);
         assert!(at("are lost then") > command);
+        // Who serves something soon is not told to give anything up.
+        let refused = Learned::Refused("group 4 waits for broker 2".to_owned());
+        let text = waiting(NodeId::new(3), "a bit", true, &refused);
+        assert!(text.contains("it serves its other groups"), "{text}");
+        assert!(!text.contains("give-up-data"), "{text}");
     }
 }

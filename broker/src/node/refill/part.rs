@@ -8,7 +8,7 @@ use super::super::error::{Ended, StartError};
 use super::super::formation::Heard;
 use super::super::peers::Peers;
 use super::mark::Mark;
-use crate::admin::Health;
+use crate::admin::{Health, START_FIRST, WITHOUT_LOSS};
 use crate::metadata::{Refusal, groups_named};
 use std::sync::Arc;
 use std::time::Duration;
@@ -143,9 +143,7 @@ fn waits(node: NodeId, mark: &Mark, heard: &Heard) -> String {
         (Some(why), false) => (
             format!("they refuse, since {why}"),
             format!(
-                ". First start the brokers that are missing, if any are, with the data directories that they had. If none is missing, add a broker (`tidelog cluster add`): \
-                 replicas move to it, and where that is not enough, `tidelog cluster decommission` one of the damaged brokers, which may come back with an empty data directory when it has \
-                 left; nothing is lost by that. If the damaged bytes can be put back as they were, do, and start it with `cluster.refill-damaged=false`. Only what can be had back \
+                ". {START_FIRST}. {WITHOUT_LOSS}. Only what can be had back \
                  in none of these ways is given up by `tidelog cluster add {node} --force --give-up-data`: partitions whose other copies are too few are lost then; without the last \
                  flag the command says which"
             ),
@@ -194,8 +192,8 @@ mod tests {
                 .unwrap_or_else(|| panic!("{words}: {text}"))
         };
         assert!(at("group 4 waits for broker 2") < at("First start the brokers"));
-        assert!(at("First start the brokers") < at("add a broker (`tidelog cluster add`)"));
-        assert!(at("add a broker") < at("cluster.refill-damaged=false"));
+        assert!(at("First start the brokers") < at("add one (`tidelog cluster add`)"));
+        assert!(at("add one (") < at("cluster.refill-damaged=false"));
         let command = at("`tidelog cluster add 3 --force --give-up-data`");
         assert!(at("cluster.refill-damaged=false") < command);
         assert!(at("are lost then") > command);
