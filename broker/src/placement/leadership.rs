@@ -212,11 +212,20 @@ impl Observer {
             .map(|(node, matched)| {
                 let heard = heard.get(node).copied().flatten();
                 let is_there = heard.is_some_and(|at| at.into_inner().elapsed() < self.times.lease);
-                let matched = matched.map_or(0, |id| id.index);
-                let close = matched + lag_max >= last && !self.acknowledged.is_reverted(*node);
+                let close = is_close(matched.map(|id| id.index), last, lag_max)
+                    && !self.acknowledged.is_reverted(*node);
                 (RaftNodeId::new(*node), is_there && close)
             })
             .collect()
+    }
+}
+
+/// Whether a replica whose log agrees with the leader's up to `matched` lacks at most `lag_max` of what ends at `last`. One that has nothing is never close, however short the
+/// log: it grants no vote, so a group in which it counted could lose its leader for good with one more replica.
+const fn is_close(matched: Option<u64>, last: u64, lag_max: u64) -> bool {
+    match matched {
+        Some(matched) => matched.saturating_add(lag_max) >= last,
+        None => false,
     }
 }
 
@@ -401,6 +410,14 @@ impl Drop for Watcher {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Proves that who has nothing is not close to the end of the shortest log, so that it does not come to vote; and that others are by what they lack.
+    #[test]
+    fn who_has_nothing_is_not_close() {
+        assert!(!is_close(None, 0, 10) && !is_close(None, 9, 10));
+        assert!(is_close(Some(0), 9, 10) && is_close(Some(0), 10, 10));
+        assert!(!is_close(Some(0), 11, 10) && is_close(Some(u64::MAX), u64::MAX, 10));
+    }
 
     /// Proves that the one that is gone counts as a voter that has nothing, in every set, and that without any voter nothing is safe.
     #[test]
