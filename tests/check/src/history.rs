@@ -26,6 +26,57 @@ pub struct Offset(pub i64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(pub u64);
 
+/// A broker, by its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Broker(pub i32);
+
+/// A question to one broker, numbered by whoever asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Question(pub u64);
+
+/// A bound of a partition that never goes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Bound {
+    /// The first offset that may be read.
+    LogStart,
+    /// The first offset that is not in the store.
+    TieredUntil,
+    /// The high watermark.
+    End,
+}
+
+/// What a broker says of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Who leads in this epoch.
+    Leader {
+        /// The epoch.
+        epoch: i32,
+        /// Who.
+        leader: Broker,
+    },
+    /// The broker leads in this epoch, and says where the partition begins or ends.
+    Bound {
+        /// The epoch.
+        epoch: i32,
+        /// Which bound.
+        bound: Bound,
+        /// Where.
+        offset: Offset,
+    },
+    /// The broker leads in an epoch, and says where the newest epoch up to another one ends.
+    EpochEnd {
+        /// The epoch it leads in.
+        current: i32,
+        /// The one that was asked for.
+        of: i32,
+        /// The newest with records up to that.
+        epoch: i32,
+        /// Where it ends.
+        end: Offset,
+    },
+}
+
 impl Offset {
     /// The offset behind it.
     #[must_use]
@@ -104,6 +155,19 @@ pub enum Event {
         /// The first offset that is not in the log.
         end: Offset,
     },
+    /// A question to one broker is about to be sent.
+    Asks(Question),
+    /// The broker has answered.
+    Answers {
+        /// What.
+        question: Question,
+        /// Who.
+        broker: Broker,
+        /// Of which partition.
+        partition: Partition,
+        /// What it says.
+        answer: Answer,
+    },
     /// Something that was done to the brokers. Not judged; shown in the report.
     Note(String),
 }
@@ -147,6 +211,32 @@ impl fmt::Display for Event {
                 };
                 write!(f, "producer {}: {} {fate}", producer.0, sequence.0)
             }
+            Self::Asks(question) => write!(f, "question {} is asked", question.0),
+            Self::Answers {
+                question,
+                broker,
+                partition,
+                answer,
+            } => {
+                let (broker, question, partition) = (broker.0, question.0, partition.0);
+                write!(
+                    f,
+                    "broker {broker} answers question {question} about partition {partition}: {answer}"
+                )
+            }
+            Self::Note(text) => write!(f, "-- {text}"),
+            Self::ReadFrom { .. }
+            | Self::HighWatermark { .. }
+            | Self::Polled { .. }
+            | Self::CaughtUp { .. } => self.fmt_seen(f),
+        }
+    }
+}
+
+impl Event {
+    /// The text of what a reader does or sees.
+    fn fmt_seen(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::ReadFrom {
                 reader,
                 partition,
@@ -187,7 +277,32 @@ impl fmt::Display for Event {
                 "reader {} has read partition {} up to its end {}",
                 reader.0, partition.0, end.0
             ),
-            Self::Note(text) => write!(f, "-- {text}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Leader { epoch, leader } => {
+                write!(f, "broker {} leads in epoch {epoch}", leader.0)
+            }
+            Self::Bound {
+                epoch,
+                bound,
+                offset,
+            } => write!(f, "in epoch {epoch}, {bound:?} is {}", offset.0),
+            Self::EpochEnd {
+                current,
+                of,
+                epoch,
+                end,
+            } => write!(
+                f,
+                "in epoch {current}, epoch {of} ends at {} (in {epoch})",
+                end.0
+            ),
         }
     }
 }

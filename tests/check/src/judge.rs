@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::answers::Answers;
 use crate::history::{Event, History, Offset, Partition, Producer, Reader, Sequence};
 use crate::report::{Report, Rule, Summary, Violation};
 
@@ -55,6 +56,7 @@ pub(crate) struct Judge<'a> {
     skips: Vec<Skip>,
     /// The last event that told where a partition ends, after which nothing acknowledged may be missing.
     ends: BTreeMap<Partition, (At, Offset)>,
+    answers: Answers,
     summary: Summary,
     violations: Vec<Violation>,
 }
@@ -63,7 +65,9 @@ impl<'a> Judge<'a> {
     pub(crate) fn judge(mut self, history: &'a History) -> Result<Summary, Report> {
         for (at, (_, event)) in history.events().iter().enumerate() {
             self.take(at, event);
+            self.answers.take(at, event);
         }
+        self.violations.append(&mut self.answers.violations);
         self.skipped();
         self.order();
         self.fates();
@@ -124,7 +128,7 @@ impl<'a> Judge<'a> {
                 partition,
                 end,
             } => self.caught_up(at, *reader, *partition, *end),
-            Event::Note(_) => {}
+            Event::Asks(_) | Event::Answers { .. } | Event::Note(_) => {}
         }
     }
 

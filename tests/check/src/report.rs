@@ -32,6 +32,14 @@ pub enum Rule {
     FailedInvisible,
     /// A record is visible that nobody sent, or in another partition than it was sent to.
     OnlyWhatWasSent,
+    /// Two brokers lead a partition in one epoch.
+    OneLeader,
+    /// A bound of a partition is lower than it was known to be before it was asked for.
+    AnswersForward,
+    /// The end of a leader epoch that is over has changed.
+    EpochEnds,
+    /// A record lies in front of one that was acknowledged before it was sent.
+    AppendOrder,
     /// The history itself makes no sense: a fault of the load, not of the brokers.
     WellFormed,
 }
@@ -48,6 +56,10 @@ impl Rule {
             Self::ReadForward => "a reader was sent back",
             Self::FailedInvisible => "a record that surely failed is visible",
             Self::OnlyWhatWasSent => "a record is visible that was not sent there",
+            Self::OneLeader => "two brokers lead in one epoch",
+            Self::AnswersForward => "an answer says less than was known",
+            Self::EpochEnds => "the end of an epoch has changed",
+            Self::AppendOrder => "a later record lies in front of an acknowledged one",
             Self::WellFormed => "the history makes no sense",
         }
     }

@@ -1,6 +1,7 @@
 //! Tests of the checker itself: a judge that finds nothing proves nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod answers;
 mod bad;
 mod mutated;
 

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
+use crate::{Answer, Bound, Broker, Question};
 
 const PRODUCERS: u32 = 2;
 const PARTITIONS: i32 = 2;
@@ -209,9 +210,51 @@ fn spoil(mut events: Vec<Event>, rule: Rule, which: Index) -> Vec<Event> {
         Rule::OnlyWhatWasSent => {
             events[at] = polled(reader.0, partition.0, offset.0, b"nobody's");
         }
+        Rule::OneLeader => events.extend(asked(partition, [leader(1, 1), leader(1, 2)])),
+        Rule::AnswersForward => {
+            let back = Answer::Bound {
+                epoch: 1,
+                bound: Bound::End,
+                offset: Offset(0),
+            };
+            events.extend(asked(partition, [leader(1, 0), back]));
+        }
+        Rule::EpochEnds => events.extend(asked(partition, [1, 2].map(ended))),
+        Rule::AppendOrder => events.extend([
+            sent(PRODUCERS, 0, partition.0),
+            acknowledged(PRODUCERS, 0, 0),
+        ]),
         Rule::WellFormed => events.push(acknowledged(PRODUCERS, 0, 0)),
     }
     events
+}
+
+/// A question to broker 0, and what it says.
+fn asked(partition: Partition, answers: [Answer; 2]) -> Vec<Event> {
+    let question = Question(0);
+    let mut events = vec![Event::Asks(question)];
+    events.extend(answers.map(|answer| Event::Answers {
+        question,
+        broker: Broker(0),
+        partition,
+        answer,
+    }));
+    events
+}
+
+fn leader(epoch: i32, leader: i32) -> Answer {
+    let leader = Broker(leader);
+    Answer::Leader { epoch, leader }
+}
+
+/// Where epoch 3 has ended.
+fn ended(end: i64) -> Answer {
+    Answer::EpochEnd {
+        current: 5,
+        of: 3,
+        epoch: 3,
+        end: Offset(end),
+    }
 }
 
 /// Exchanges the places of the first two records of producer 0 in the partition, for everybody.
@@ -237,7 +280,7 @@ fn exchange(events: &mut [Event], partition: Partition) {
     }
 }
 
-const FAULTS: [Rule; 10] = [
+const FAULTS: [Rule; 14] = [
     Rule::Lost,
     Rule::OneValuePerOffset,
     Rule::Once,
@@ -247,6 +290,10 @@ const FAULTS: [Rule; 10] = [
     Rule::ReadForward,
     Rule::FailedInvisible,
     Rule::OnlyWhatWasSent,
+    Rule::OneLeader,
+    Rule::AnswersForward,
+    Rule::EpochEnds,
+    Rule::AppendOrder,
     Rule::WellFormed,
 ];
 
