@@ -25,6 +25,7 @@ use tidelog_env::{Clock, Network, Random, SystemClock, SystemRandom, TcpNetwork}
 use tidelog_model::PartitionIndex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::record::Recorder;
 use crate::rig::Rig;
@@ -41,6 +42,9 @@ const BATCHES_MAX: usize = 1024;
 const OUTSTANDING_MAX: usize = 8192;
 /// A request that met a paused broker is tried again elsewhere after this.
 const REQUEST: Duration = Duration::from_secs(5);
+/// The next fault waits until no record has been without an answer for longer than this part of the patience. Where brokers take longer to start
+/// than they then serve, what waits would else grow with each fault, and its oldest record would run out of patience without anybody's fault.
+const OLDEST_PART: u32 = 4;
 /// Failures that a report shows.
 const FAILURES_MAX: usize = 5;
 
@@ -129,6 +133,8 @@ struct Clients {
     phase: watch::Receiver<Phase>,
     /// How many, of each partition.
     acknowledged: Arc<watch::Sender<Vec<usize>>>,
+    /// When the oldest record without an answer was sent, of each producer and partition.
+    oldest: Arc<Mutex<BTreeMap<(Producer, usize), Instant>>>,
     failures: Arc<Mutex<Vec<String>>>,
 }
 
@@ -169,6 +175,7 @@ impl Load {
                     0;
                     usize::try_from(config.partitions)?
                 ])),
+                oldest: Arc::default(),
                 failures: Arc::default(),
             },
             producers: JoinSet::new(),
@@ -209,7 +216,7 @@ impl Load {
         self.readers.spawn(read(self.clients.clone(), reader));
     }
 
-    /// Waits until so many more records are acknowledged.
+    /// Waits until so many more records are acknowledged, and none has waited for a good part of the clients' patience.
     ///
     /// # Errors
     /// A client ended early, or it takes too long.
@@ -222,8 +229,7 @@ impl Load {
         .await
     }
 
-    /// Waits until so many more records of each partition are acknowledged: after a fault, until every group has a leader that
-    /// clients find.
+    /// As [`Load::progress`], with so many more records of each partition: after a fault, until every group has a leader that clients find.
     ///
     /// # Errors
     /// A client ended early, or it takes too long.
@@ -249,11 +255,14 @@ impl Load {
                 bail!("a client of the load ended early");
             }
             let now = self.counts();
-            Ok(if done(&now) {
-                Waiting::Done(())
-            } else {
-                Waiting::NotYet(format!("{now:?}"))
-            })
+            let oldest = self.clients.oldest_waits();
+            Ok(
+                if done(&now) && oldest <= self.clients.config.patience / OLDEST_PART {
+                    Waiting::Done(())
+                } else {
+                    Waiting::NotYet(format!("{now:?}, the oldest waits for {oldest:?}"))
+                },
+            )
         })
         .await
     }
@@ -344,7 +353,7 @@ async fn produce(clients: Clients, number: Producer) -> Result<()> {
                 Ok(delivery) => answers
                     .get(at)
                     .context("a partition")?
-                    .send((Sequence(sequence), delivery))
+                    .send((Sequence(sequence), Instant::now(), delivery))
                     .await
                     .context("the results' task ended")?,
                 // What was not accepted is not sent.
@@ -368,10 +377,14 @@ async fn results(
     clients: Clients,
     producer: Producer,
     partition: usize,
-    mut waiting: mpsc::Receiver<(Sequence, Delivery)>,
+    mut waiting: mpsc::Receiver<(Sequence, Instant, Delivery)>,
 ) {
-    while let Some((sequence, delivery)) = waiting.recv().await {
-        match delivery.wait().await {
+    let of = (producer, partition);
+    while let Some((sequence, sent, delivery)) = waiting.recv().await {
+        clients.oldest.lock().insert(of, sent);
+        let answer = delivery.wait().await;
+        clients.oldest.lock().remove(&of);
+        match answer {
             Ok(ack) => {
                 clients.recorder.record(Event::Acknowledged {
                     producer,
@@ -407,6 +420,12 @@ impl Clients {
         });
         let text = format!("producer {}: {}: {error:#}", producer.0, sequence.0);
         self.failures.lock().push(text);
+    }
+
+    /// How long the oldest record without an answer has waited.
+    fn oldest_waits(&self) -> Duration {
+        let oldest = self.oldest.lock().values().min().copied();
+        oldest.map_or(Duration::ZERO, |sent| sent.elapsed())
     }
 
     fn places(&self) -> impl Iterator<Item = PartitionIndex> + use<> {
