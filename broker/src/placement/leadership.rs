@@ -250,7 +250,7 @@ impl Observer {
     }
 
     /// Whether, while this replica leads, all that was acknowledged or still may be on the word of `gone` is on the disks of a quorum of the voters without it, each of
-    /// which has answered within the lease; of both sets while voters change.
+    /// which has answered what was sent after `since`; of both sets while voters change.
     ///
     /// *Up to where.* What clients were told is applied here: the barrier of this term has passed, and nobody else answers them. But an entry that `gone` has on its disk,
     /// and this replica not yet, is committed by the two of them a moment later, and told: so what `gone` has acknowledged counts like what is applied. The committed
@@ -260,7 +260,12 @@ impl Observer {
     /// both, from both to the new one. While the first is not committed, both sets are asked here, and who is elected without it needs the old one. While the second is
     /// not, the new set is asked, of which whoever is elected under both needs a majority too. So the one before is covered whichever entry is lost. The committed
     /// membership would do as well, but only because the entry that follows it brings everything along; and it asks old voters that are gone already.
-    pub(super) fn quorum_without(&self, gone: RaftNodeId, applied: LogIndex) -> bool {
+    pub(super) fn quorum_without(
+        &self,
+        gone: RaftNodeId,
+        applied: LogIndex,
+        since: Instant,
+    ) -> bool {
         let data = self.data.borrow_watched();
         let (Some(replication), Some(heard)) = (&data.replication, &data.heartbeat) else {
             return false;
@@ -269,9 +274,11 @@ impl Observer {
             .iter()
             .map(|(node, at)| (*node, at.map(|id| id.index)))
             .collect();
+        // Looked at before the others: what is taken for an answer since then is one.
+        let asked_ago = since.elapsed();
         let is_there = |node: &u64| {
             let at = heard.get(node).copied().flatten();
-            at.is_some_and(|at| at.into_inner().elapsed() < self.times.lease)
+            at.is_some_and(|at| at.into_inner().elapsed() <= asked_ago)
         };
         let counts = |node: &u64| {
             !self.acknowledged.is_reverted(*node) && (*node == self.own.get() || is_there(node))

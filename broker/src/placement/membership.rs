@@ -17,13 +17,16 @@ use std::future::Future;
 use std::time::Duration;
 use tidelog_env::{CrashPoint, crash_point};
 use tidelog_model::{LogIndex, RaftNodeId};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// How long one entry may take to be committed and applied. Afterwards it may still come; the next step looks.
 const STEP_WITHIN: Duration = Duration::from_secs(20);
 
 /// How long a quorum may take to say that this replica leads still: some heartbeats. The next step asks again.
 const LEADS_WITHIN: Duration = Duration::from_secs(3);
+
+/// How long voters may take to answer that they are there. Who asks for it waits a second for all, and asks again.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(500);
 
 /// How long a checkpoint may take on its way, as Raft's own.
 const SEED_WITHIN: Duration = Duration::from_secs(120);
@@ -116,15 +119,34 @@ impl<M: StateMachine> Group<M> {
     }
 
     /// Whether this replica leads and may serve, and all that it has applied, so all that was ever acknowledged, is on the disks of a quorum of
-    /// voters without `gone`. If that one takes no part any more, it stays so. False where this replica does not know.
-    #[must_use]
-    pub fn holds_without(&self, gone: RaftNodeId) -> bool {
+    /// voters without `gone`, each of which has answered a message that was sent after this was called: a lease says of a broker only that it lived a moment ago, and it
+    /// may have found its disk damaged since. If `gone` takes no part any more, it stays so. False where this replica does not know, at the latest after half a second.
+    pub async fn holds_without(&self, gone: RaftNodeId) -> bool {
+        let asked = Instant::now();
         let Some(term) = self.serving_term() else {
             return false;
         };
-        let applied = self.applied().borrow().unwrap_or_default();
-        // The same term afterwards: what was looked at was a leader's.
-        self.core.observer.quorum_without(gone, applied.index) && self.serving_term() == Some(term)
+        // The next one comes by itself, and counts too.
+        let _ = self.core.raft.trigger().heartbeat().await;
+        let mut news = self.core.raft.data_metrics();
+        loop {
+            let applied = self.applied().borrow().unwrap_or_default();
+            let holds = self
+                .core
+                .observer
+                .quorum_without(gone, applied.index, asked);
+            // The same term afterwards: what was looked at was a leader's.
+            if self.serving_term() != Some(term) {
+                return false;
+            }
+            if holds {
+                return true;
+            }
+            match timeout_at(asked + ANSWERS_WITHIN, news.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return false,
+            }
+        }
     }
 
     /// Does the next thing that brings the group closer to `wanted`. New replicas are taken in as learners, and vote only when they are

@@ -25,6 +25,7 @@ use std::sync::{Arc, OnceLock};
 use crate::datagroup::DataGroup;
 use crate::metadata::{Broker, MetadataImage, MetadataMachine, Topic};
 use crate::placement::{Group, GroupMap, ProposeError, StateMachine};
+use futures::future::{join, join_all};
 use tidelog_model::{
     LeaderEpoch, NodeId, PartitionId, PartitionIndex, PlacementGroupId, RaftNodeId, Term,
     TimestampMs, TopicId,
@@ -331,15 +332,19 @@ impl Router {
         }
     }
 
-    /// Groups that this broker leads, metadata's too, and whose acknowledged entries are all on the disks of a quorum without the replica `gone`.
-    #[must_use]
-    pub fn groups_without(&self, gone: RaftNodeId) -> Vec<PlacementGroupId> {
-        let safe = self
-            .data_groups()
-            .filter(|group| group.group().holds_without(gone));
-        let metadata = self.metadata().holds_without(gone);
-        let metadata = metadata.then_some(PlacementGroupId::METADATA);
-        safe.map(|group| group.id()).chain(metadata).collect()
+    /// Groups that this broker leads, metadata's too, and whose acknowledged entries are all on the disks of a quorum without the replica `gone`, which has answered
+    /// since this was called. Takes half a second at most.
+    pub async fn groups_without(&self, gone: RaftNodeId) -> Vec<PlacementGroupId> {
+        let data = self.data_groups().map(async |group| {
+            let safe = group.group().holds_without(gone).await;
+            safe.then(|| group.id())
+        });
+        let metadata = async {
+            let safe = self.metadata().holds_without(gone).await;
+            safe.then_some(PlacementGroupId::METADATA)
+        };
+        let (data, metadata) = join(join_all(data), metadata).await;
+        data.into_iter().chain([metadata]).flatten().collect()
     }
 
     /// Brokers whose replica has lost entries that it had acknowledged to this broker, which leads the group.

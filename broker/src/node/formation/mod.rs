@@ -200,15 +200,18 @@ impl Formation {
         gone: RaftNodeId,
     ) -> BTreeSet<PlacementGroupId> {
         let request = candidates::question_without(gone);
-        let told = self.ask_these(transport, others, request).await;
+        let told = self.ask_these(transport, others, request);
+        let (told, own) = futures::future::join(told, self.safe_without(gone)).await;
         let safe = told.into_iter().flat_map(|told| told.safe);
-        let safe = safe.chain(self.safe_without(gone));
+        let safe = safe.chain(own);
         safe.map(PlacementGroupId::new).collect()
     }
 
-    fn safe_without(&self, gone: RaftNodeId) -> Vec<u32> {
-        let safe = self.router.get().map(|router| router.groups_without(gone));
-        let safe = safe.into_iter().flatten();
+    async fn safe_without(&self, gone: RaftNodeId) -> Vec<u32> {
+        let Some(router) = self.router.get() else {
+            return Vec::new();
+        };
+        let safe = router.groups_without(gone).await.into_iter();
         safe.map(PlacementGroupId::get).collect()
     }
 
@@ -364,17 +367,22 @@ impl CallService for Formation {
             if question.groups && known {
                 self.tell_groups(&mut answer);
             }
-            if let Some(gone) = question.without().filter(|_| known) {
-                answer.safe = self.safe_without(gone);
-            }
         }
         if known {
             let next = question.as_ref().and_then(Question::next);
             let who = (caller.broker, next.unwrap_or(caller.node));
             (answer.refused, answer.may_stop) = self.candidates.answered(who);
         }
-        let answer = serde_json::to_vec(&answer).unwrap_or_default();
-        std::future::ready(Bytes::from(answer)).boxed()
+        let gone = question.as_ref().and_then(Question::without);
+        let gone = gone.filter(|_| known);
+        let formation = self.clone();
+        async move {
+            if let Some(gone) = gone {
+                answer.safe = formation.safe_without(gone).await;
+            }
+            Bytes::from(serde_json::to_vec(&answer).unwrap_or_default())
+        }
+        .boxed()
     }
 
     fn serves_strangers(&self) -> bool {

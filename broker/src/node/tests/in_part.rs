@@ -33,6 +33,16 @@ async fn damage_on(three: &mut Three, at: &[(i32, u32)]) -> Vec<BTreeMap<String,
         .collect()
 }
 
+/// What brokers have noted about damage, where a test finds something else than it expects.
+fn noted(three: &Three) -> String {
+    let note = |id: &i32| {
+        let text = std::fs::read_to_string(home(three, *id).join("damaged.json"));
+        format!("broker {id}: {text:?}")
+    };
+    let all: Vec<String> = three.ports.keys().map(note).collect();
+    all.join("; ")
+}
+
 fn raft_nodes(three: &Three, at: &[(i32, u32)]) -> Vec<RaftNodeId> {
     at.iter().map(|(id, _)| raft_node(three, *id)).collect()
 }
@@ -126,7 +136,7 @@ async fn two_damaged_brokers_run_in_part() {
     let before = raft_nodes(&three, &at);
     let found = damage_on(&mut three, &at).await;
     three.start(&[2, 3]).await;
-    assert_eq!(raft_nodes(&three, &at), before);
+    assert_eq!(raft_nodes(&three, &at), before, "{}", noted(&three));
     assert_eq!(runs(&three, 2), BTreeSet::from([2, 3]));
     assert_eq!(runs(&three, 3), BTreeSet::from([1, 3]));
     goes_on(&three, 3, 300..350, &mut acknowledged).await;
@@ -170,7 +180,7 @@ async fn a_mutual_wait_ends_by_a_decommission() {
     let before = raft_nodes(&three, &at);
     damage_on(&mut three, &at).await;
     three.start(&[1, 2]).await;
-    assert_eq!(raft_nodes(&three, &at), before);
+    assert_eq!(raft_nodes(&three, &at), before, "{}", noted(&three));
     add_a_fourth(&mut three).await;
     members(&three, 3, "loads are even", |now| {
         settled(now) && now.brokers.iter().all(|at| at.replicas > 0)
@@ -215,7 +225,7 @@ async fn two_damaged_copies_of_one_group_stay() {
     assert!(now.groups.iter().all(|group| group.lost.is_none()));
     // Several looks at lost groups, and decisions.
     tokio::time::sleep(Duration::from_secs(4)).await;
-    assert_eq!(raft_nodes(&three, &at), before);
+    assert_eq!(raft_nodes(&three, &at), before, "{}", noted(&three));
     let group = PlacementGroupId::new(1);
     let router = &three.nodes[&1].parts.groups.router;
     assert!(router.image(|image| !image.is_lost(group)) && router.leader(group).is_none());
@@ -249,7 +259,7 @@ async fn who_is_taken_in_while_it_runs_goes_on_as_that_one() {
     let refused = admin(&three, 1).add_broker(3, true).await.unwrap_err();
     let text = refused.to_string();
     assert!(text.contains("It holds what nobody else has"), "{text}");
-    assert_eq!(raft_nodes(&three, &at), before);
+    assert_eq!(raft_nodes(&three, &at), before, "{}", noted(&three));
     let given_up = admin(&three, 1).add_broker_giving_up_data(3, true).await;
     given_up.unwrap();
     refilled_in_turn(&mut three, &[3], &before).await;
