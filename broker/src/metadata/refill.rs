@@ -30,10 +30,12 @@ pub enum RefillRefused {
     #[error("another data directory has taken its place")]
     Replaced,
     /// It was heard lately, or a copy of it.
-    #[error("its Raft node {0} still counts as living")]
+    #[error(
+        "its Raft node {0} still counts as living: it, or a copy of it, was heard within `cluster.session-ms`"
+    )]
     Lives(RaftNodeId),
     /// It is leaving: its replicas go elsewhere.
-    #[error("it is being decommissioned")]
+    #[error("it is being decommissioned: its replicas go to other brokers, and it leaves then")]
     Draining,
     /// What it holds is nowhere else.
     #[error("{} no other copy", have(.0))]

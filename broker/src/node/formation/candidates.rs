@@ -158,6 +158,9 @@ pub(in crate::node) struct Candidate {
     /// Why it is not taken in anew by itself; the leader of metadata says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(in crate::node) refused: Option<String>,
+    /// With `refused`: that passes by itself, or says what to do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    says_all: bool,
     /// The groups without which it runs, as the Raft node that is damaged. Absent: it runs nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     withheld: Option<BTreeSet<u32>>,
@@ -188,6 +191,31 @@ impl Candidate {
     pub(in crate::node) const fn runs(&self) -> bool {
         self.withheld.is_some()
     }
+}
+
+/// Why a damaged broker is not taken in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::node) struct Reason {
+    pub(in crate::node) text: String,
+    /// It passes by itself, or says what to do: no data is in the way, and none helps.
+    pub(in crate::node) says_all: bool,
+}
+
+impl Reason {
+    /// What another broker has told, for people. Older ones do not tell `says_all`.
+    pub(super) fn told(text: Option<&str>, says_all: bool) -> Option<Self> {
+        let text = printable(text?).into_owned();
+        Some(Self { text, says_all })
+    }
+}
+
+/// What a damaged broker hears of its wish.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::node) struct Heard {
+    /// It runs, and nothing needs it: it may stop to be taken in.
+    pub(in crate::node) may_stop: bool,
+    /// Why it is not taken in.
+    pub(in crate::node) refused: Option<Reason>,
 }
 
 /// A reason, short enough for an answer with all candidates.
@@ -222,6 +250,7 @@ impl Candidates {
             peer,
             damaged: question.damaged.filter(|_| proven),
             refused: None,
+            says_all: false,
             withheld: next.map(|_| question.withheld.iter().copied().collect()),
             may_stop: false,
         };
@@ -241,6 +270,7 @@ impl Candidates {
             let before = before.filter(|before| before.runs() == candidate.runs());
             let candidate = Candidate {
                 may_stop: before.as_ref().is_some_and(|before| before.may_stop),
+                says_all: before.as_ref().is_some_and(|before| before.says_all),
                 refused: before.and_then(|before| before.refused),
                 ..candidate
             };
@@ -249,24 +279,29 @@ impl Candidates {
     }
 
     /// Takes note of why a candidate is not taken in; or, of one that runs, that it may stop.
-    pub(super) fn answer(&self, who: (NodeId, RaftNodeId), refused: Option<String>) {
+    pub(super) fn answer(&self, who: (NodeId, RaftNodeId), refused: Option<Reason>) {
         if let Some((candidate, _)) = self.0.lock().get_mut(&who) {
             candidate.may_stop = candidate.runs() && refused.is_none();
-            candidate.refused = refused.map(cut);
+            candidate.says_all = refused.as_ref().is_some_and(|why| why.says_all);
+            candidate.refused = refused.map(|why| cut(why.text));
         }
     }
 
     /// What this broker says of the candidate `who`: why it is not taken in, and whether it may stop.
-    pub(super) fn answered(&self, who: (NodeId, RaftNodeId)) -> (Option<String>, bool) {
+    pub(super) fn answered(&self, who: (NodeId, RaftNodeId)) -> Heard {
         let known = self.0.lock();
         let candidate = known.get(&who).map(|(candidate, _)| candidate);
-        candidate.map_or((None, false), |one| (one.refused.clone(), one.may_stop))
+        candidate.map_or_else(Heard::default, |one| Heard {
+            may_stop: one.may_stop,
+            refused: Reason::told(one.refused.as_deref(), one.says_all),
+        })
     }
 
     /// Another broker decides.
     pub(super) fn forget_answers(&self) {
         for (candidate, _) in self.0.lock().values_mut() {
             candidate.refused = None;
+            candidate.says_all = false;
             candidate.may_stop = false;
         }
     }
@@ -356,19 +391,26 @@ mod tests {
         let asks = asks("a", "h:1", Some(43));
         note(&known, &who, &asks);
         let key = (who.broker, who.node);
-        assert_eq!(known.answered(key), (None, false));
-        known.answer(key, Some("ä".repeat(300)));
-        note(&known, &who, &asks);
-        let one = known.lately().remove(0);
-        assert_eq!(one.damaged(), Some(RaftNodeId::new(43)));
-        assert_eq!(one.refused, Some("ä".repeat(256)));
-        assert_eq!(known.answered(key), (one.refused, false));
+        assert_eq!(known.answered(key), Heard::default());
+        for says_all in [true, false] {
+            let reason = |times| Reason {
+                text: "ä".repeat(times),
+                says_all,
+            };
+            known.answer(key, Some(reason(300)));
+            note(&known, &who, &asks);
+            let one = known.lately().remove(0);
+            assert_eq!(one.damaged(), Some(RaftNodeId::new(43)));
+            assert_eq!(one.refused, Some("ä".repeat(256)));
+            let heard = known.answered(key);
+            assert_eq!((heard.refused, heard.may_stop), (Some(reason(256)), false));
+        }
         let other = (who.broker, RaftNodeId::new(45));
-        assert_eq!(known.answered(other), (None, false));
+        assert_eq!(known.answered(other), Heard::default());
         known.forget_answers();
-        assert_eq!(known.answered(key), (None, false));
+        assert_eq!(known.answered(key), Heard::default());
         known.answer(key, None);
-        assert!(!known.answered(key).1, "it does not run");
+        assert!(!known.answered(key).may_stop, "it does not run");
         let old: Candidate =
             serde_json::from_str(r#"{"broker_id":4,"raft_node_id":44,"zone":"","peer":"h:1"}"#)
                 .unwrap();
@@ -392,18 +434,23 @@ mod tests {
         assert_eq!((one.node(), one.raft_node()), key);
         assert_eq!(one.damaged(), Some(RaftNodeId::new(43)));
         assert_eq!(one.withheld(), mark.withheld().cloned());
-        known.answer(key, Some("not now".to_owned()));
-        assert_eq!(known.answered(key), (Some("not now".to_owned()), false));
+        let not_now = Reason {
+            text: "not now".to_owned(),
+            says_all: true,
+        };
+        known.answer(key, Some(not_now.clone()));
+        let heard = |may_stop, refused| Heard { may_stop, refused };
+        assert_eq!(known.answered(key), heard(false, Some(not_now)));
         known.answer(key, None);
         known.note(&member, &runs, true);
-        assert_eq!(known.answered(key), (None, true));
+        assert_eq!(known.answered(key), heard(true, None));
         known.forget_answers();
-        assert_eq!(known.answered(key), (None, false));
+        assert_eq!(known.answered(key), Heard::default());
         known.answer(key, None);
         note(&known, &caller(4, 44), &asks("a", "h:1", Some(43)));
         assert_eq!(known.lately().len(), 1);
         assert!(!known.lately()[0].runs());
-        assert_eq!(known.answered(key), (None, false), "it has stopped");
+        assert_eq!(known.answered(key), Heard::default(), "it has stopped");
         known.note(&caller(4, 45), &runs, false);
         assert!(known.lately().iter().all(|one| !one.runs()), "not proven");
     }

@@ -4,7 +4,7 @@
 //! Not here: asking (`mod.rs`), making records durable (`identity.rs`).
 //! Spec: docs/protocols/cluster-formation.md
 
-use super::candidates::Candidate;
+use super::candidates::{Candidate, Reason};
 use super::record::{Founding, MemberRecord};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +47,9 @@ pub(super) struct Told {
     /// Why the caller, whose disk is damaged, is not taken in anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) refused: Option<String>,
+    /// With `refused`: that passes by itself, or says what to do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) says_all: bool,
     /// The caller, which is damaged and runs, may stop to be taken in anew.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) may_stop: bool,
@@ -85,8 +88,14 @@ impl Told {
             led: Vec::new(),
             safe: Vec::new(),
             refused: None,
+            says_all: false,
             may_stop: false,
         }
+    }
+
+    /// Why the caller is not taken in, as this one says.
+    pub(super) fn reason(&self) -> Option<Reason> {
+        Reason::told(self.refused.as_deref(), self.says_all)
     }
 
     /// How new what it says of the members is; `None`: it has no metadata.

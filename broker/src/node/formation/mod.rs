@@ -38,7 +38,7 @@ use tidelog_env::{CrashPoint, crash_point};
 use tidelog_model::{NodeId, PlacementGroupId, RaftNodeId};
 use tokio::time::{Instant, timeout};
 
-pub(super) use candidates::Candidate;
+pub(super) use candidates::{Candidate, Heard, Reason};
 pub(super) use record::{Founding, MemberRecord};
 pub(super) use standing::StandingWatch;
 
@@ -51,15 +51,6 @@ pub(super) struct ReplicasTold {
     pub(super) led: BTreeSet<PlacementGroupId>,
     /// Groups of which its replica is empty.
     pub(super) empty: BTreeSet<PlacementGroupId>,
-}
-
-/// What a damaged broker that runs hears of its wish.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Heard {
-    /// Nothing needs it: it may stop to be taken in.
-    pub(super) may_stop: bool,
-    /// Why it is not taken in.
-    pub(super) refused: Option<String>,
 }
 
 /// What came of looking for the cluster.
@@ -238,7 +229,7 @@ impl Formation {
     }
 
     /// Tells `candidate`, and whoever asks, why it is not taken in anew; `None` to one that runs: that it may stop.
-    pub(super) fn answer_damaged(&self, candidate: &Candidate, refused: Option<String>) {
+    pub(super) fn answer_damaged(&self, candidate: &Candidate, refused: Option<Reason>) {
         let who = (candidate.node(), candidate.raft_node());
         self.candidates.answer(who, refused);
     }
@@ -267,14 +258,10 @@ impl Formation {
         let others = others.filter(|node| *node != own).collect();
         let asked = self.ask_these(transport, others, candidates::bytes(&question));
         let told = asked.await;
-        let (refused, may_stop) = self.candidates.answered((own, mark.next));
+        let here = self.candidates.answered((own, mark.next));
         Heard {
-            may_stop: may_stop || told.iter().any(|told| told.may_stop),
-            refused: told
-                .into_iter()
-                .find_map(|told| told.refused)
-                .map(|why| printable(&why).into_owned())
-                .or(refused),
+            may_stop: here.may_stop || told.iter().any(|told| told.may_stop),
+            refused: told.iter().find_map(Told::reason).or(here.refused),
         }
     }
 
@@ -371,7 +358,10 @@ impl CallService for Formation {
         if known {
             let next = question.as_ref().and_then(Question::next);
             let who = (caller.broker, next.unwrap_or(caller.node));
-            (answer.refused, answer.may_stop) = self.candidates.answered(who);
+            let heard = self.candidates.answered(who);
+            answer.may_stop = heard.may_stop;
+            answer.says_all = heard.refused.as_ref().is_some_and(|why| why.says_all);
+            answer.refused = heard.refused.map(|why| why.text);
         }
         let gone = question.as_ref().and_then(Question::without);
         let gone = gone.filter(|_| known);

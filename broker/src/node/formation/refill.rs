@@ -7,11 +7,11 @@
 use super::super::error::StartError;
 use super::super::identity::Directory;
 use super::super::refill::Mark;
+use super::candidates::Reason;
 use super::decide::{MembersNow, Told};
 use super::{Asker, Formed, Founding, ROUND_PAUSE};
 use crate::admin::{START_FIRST, WITHOUT_LOSS};
 use crate::metadata::Standing;
-use crate::observe::printable;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidelog_env::{CrashPoint, crash_point};
@@ -33,21 +33,25 @@ enum Learned {
     /// It is not yet; what it waits for.
     Waits(String),
     /// It is not, since something depends on what it had; why, as whoever decides says.
-    Refused(String),
+    Refused(Reason),
     /// It has no place in the cluster any more, under neither of its Raft nodes.
     Over(Standing),
 }
 
-/// What the broker `node` says while it waits: `found` on its disk. What costs nothing first; the command that gives something up last, and only where nothing
-/// else may help. `in_part`: it serves its other groups soon, and knows more then.
+/// What the broker `node` says while it waits: `found` on its disk. What costs nothing first; the command that gives something up last, and only where data are in the
+/// way and nothing else may help. `in_part`: it serves its other groups soon, and knows more then.
 fn waiting(node: NodeId, found: &str, in_part: bool, learned: &Learned) -> String {
     let (why, what_to_do) = match learned {
+        Learned::Refused(why) if why.says_all => (
+            format!("they refuse now, since {}", why.text),
+            String::new(),
+        ),
         Learned::Refused(why) if in_part => (
-            format!("they refuse, since {why}"),
+            format!("they refuse, since {}", why.text),
             ". If that does not change within seconds, it serves its other groups, and says what helps".to_owned(),
         ),
         Learned::Refused(why) => (
-            format!("they refuse, since {why}"),
+            format!("they refuse, since {}", why.text),
             format!(
                 ". {START_FIRST}. {WITHOUT_LOSS}. Only what can be had back in none of these ways is given up by `tidelog cluster add {node} --give-up-data`: partitions whose other copies are too few are lost then; without the flag the command \
                  says which"
@@ -115,11 +119,10 @@ fn decide(own: &Told, damaged: RaftNodeId, answers: &BTreeMap<i32, Told>) -> Lea
     match member.map(|member| member.raft_node_id) {
         Some(known) if known == own.raft_node_id => Learned::TakenIn,
         Some(known) if known == damaged.get() => {
-            let mut refused = of_cluster(own, answers).filter_map(|told| told.refused.as_deref());
-            let why = refused.next().map(printable);
-            why.map_or_else(
+            let refused = of_cluster(own, answers).find_map(Told::reason);
+            refused.map_or_else(
                 || waits("the others have not decided yet"),
-                |why| Learned::Refused(why.into_owned()),
+                Learned::Refused,
             )
         }
         Some(_) => Learned::Over(Standing::Replaced),
@@ -232,6 +235,11 @@ mod tests {
         decide(&own, DAMAGED, &answers.collect())
     }
 
+    fn reason(text: &str, says_all: bool) -> Learned {
+        let text = text.to_owned();
+        Learned::Refused(Reason { text, says_all })
+    }
+
     fn waits(answers: &[Told]) -> String {
         match learned(answers) {
             Learned::Waits(text) => text,
@@ -284,8 +292,9 @@ mod tests {
     fn why_it_is_refused_is_said() {
         let mut leader = told(2, 7, 9, Some(33));
         leader.refused = Some("group 3 has\nno".to_owned());
+        leader.says_all = true;
         let refused = learned(&[told(1, 7, 9, Some(33)), leader]);
-        assert_eq!(refused, Learned::Refused("group 3 has\\nno".to_owned()));
+        assert_eq!(refused, reason("group 3 has\\nno", true));
     }
 
     /// Proves that it says first what costs nothing, and names the command that gives data up last, with its flag, and only where it is refused.
@@ -297,7 +306,7 @@ mod tests {
             text.ends_with("refilled by the others: nobody is reached"),
             "{text}"
         );
-        let text = says(Learned::Refused("group 4 waits for broker 2".to_owned()));
+        let text = says(reason("group 4 waits for broker 2", false));
         let at = |words: &str| {
             text.find(words)
                 .unwrap_or_else(|| panic!("{words}: {text}"))
@@ -308,9 +317,15 @@ mod tests {
         assert!(at("cluster.refill-damaged=false") < command);
         assert!(at("are lost then") > command);
         // Who serves something soon is not told to give anything up.
-        let refused = Learned::Refused("group 4 waits for broker 2".to_owned());
+        let refused = reason("group 4 waits for broker 2", false);
         let text = waiting(NodeId::new(3), "a bit", true, &refused);
         assert!(text.contains("it serves its other groups"), "{text}");
         assert!(!text.contains("give-up-data"), "{text}");
+        // Nor is anybody where no data are in the way.
+        for in_part in [false, true] {
+            let passes = reason("broker 2 is refilled first; it is tried again", true);
+            let text = waiting(NodeId::new(3), "a bit", in_part, &passes);
+            assert!(text.ends_with("first; it is tried again"), "{text}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! Not here: the rule of the image (`metadata`), what a group's leader knows (`placement`), asking members (`formation`).
 //! Spec: docs/protocols/refill.md (steps 3 and 4)
 
-use super::super::formation::Candidate;
+use super::super::formation::{Candidate, Reason};
 use super::super::listeners::split;
 use super::super::peers::Peers;
 use crate::metadata::{
@@ -34,13 +34,13 @@ enum Refused {
     #[error(transparent)]
     Image(#[from] RefillRefused),
     /// Two directories.
-    #[error("several brokers wait with this id")]
+    #[error("several brokers wait with this id: stop all but one")]
     SeveralWait,
     /// A leader is missing, or a copy.
     #[error("{} no leader now whose other copies have all that was acknowledged{}", groups(.0), .1)]
     Unsafe(Vec<PlacementGroupId>, Silent),
     /// It says that it cannot be reached.
-    #[error("{0:?}, where it says that others reach it, is no host:port")]
+    #[error("{0:?}, where it says that others reach it, is no host:port: set its peer.advertised")]
     Address(String),
     /// It runs, and so does that one, which stops first.
     #[error("broker {0}, which is damaged too, is refilled first")]
@@ -48,9 +48,35 @@ enum Refused {
     /// Nobody decides.
     #[error("nobody leads the cluster's metadata now")]
     NoLeader,
-    /// It is tried again.
-    #[error("{0}; it is tried again")]
+    /// Something came between.
+    #[error("{0}")]
     Later(String),
+}
+
+impl Refused {
+    /// What is told of it. Data are in the way, and may be given up, where nobody else has them, or who has is missing; all else passes by itself, and is tried again, or says
+    /// what to do.
+    fn reason(&self) -> Reason {
+        let (says_all, then) = match self {
+            Self::Image(RefillRefused::OnlyCopy(_)) => (false, ""),
+            Self::Unsafe(_, silent) if !silent.nodes.is_empty() => (false, ""),
+            Self::Unsafe(..) => (
+                true,
+                "; all brokers that hold them live, so copies are on their way perhaps, and it is tried again. Where that stays so, `tidelog cluster add` says what helps",
+            ),
+            Self::Image(RefillRefused::Draining) | Self::SeveralWait | Self::Address(_) => {
+                (true, "")
+            }
+            Self::Image(
+                RefillRefused::NotMember(_) | RefillRefused::Replaced | RefillRefused::Lives(_),
+            )
+            | Self::OtherFirst(_)
+            | Self::NoLeader
+            | Self::Later(_) => (true, "; it is tried again"),
+        };
+        let text = format!("{self}{then}");
+        Reason { text, says_all }
+    }
 }
 
 /// Whose copies are missing.
@@ -160,7 +186,7 @@ pub(in crate::node) fn admit_damaged(peers: &Arc<Peers>, metadata: &MetadataClie
                 let leads = metadata.group.is_leader();
                 for candidate in peers.formation.damaged(leads) {
                     let refused = answer(&peers, &metadata, &candidate, &mut turn).await.err();
-                    let refused = refused.map(|why| why.to_string());
+                    let refused = refused.map(|why| why.reason());
                     peers.formation.answer_damaged(&candidate, refused);
                 }
             }
@@ -464,6 +490,45 @@ mod tests {
         let text = Refused::Unsafe(groups, silent(&many, &many)).to_string();
         assert!(text.len() < 512, "{text}");
         assert!(!Refused::NoLeader.to_string().contains("broker"));
+    }
+
+    /// Proves that data are said to be in the way only where nobody else has them, or somebody is missing who has; and that all else says that it is tried again, or what to do.
+    #[test]
+    fn what_passes_says_so() {
+        let two = NodeId::new(2);
+        let silent = Silent {
+            nodes: vec![two],
+            damaged: Vec::new(),
+        };
+        let only = RefillRefused::OnlyCopy(vec![group(4)]);
+        for refused in [Refused::Unsafe(vec![group(4)], silent), only.into()] {
+            let reason = refused.reason();
+            assert_eq!((reason.text, reason.says_all), (refused.to_string(), false));
+        }
+        let passes = [
+            Refused::OtherFirst(two),
+            Refused::NoLeader,
+            Refused::Later("a timeout".to_owned()),
+            RefillRefused::Lives(DAMAGED).into(),
+            RefillRefused::Replaced.into(),
+            RefillRefused::NotMember(THREE).into(),
+            Refused::Unsafe(vec![group(4)], Silent::default()),
+        ];
+        for refused in passes {
+            let reason = refused.reason();
+            assert!(reason.text.contains("it is tried again"), "{}", reason.text);
+            assert!(reason.says_all, "{}", reason.text);
+        }
+        let does = [
+            (Refused::SeveralWait, "stop all but one"),
+            (Refused::Address("h".to_owned()), "set its peer.advertised"),
+            (RefillRefused::Draining.into(), "it leaves then"),
+        ];
+        for (refused, words) in does {
+            let reason = refused.reason();
+            assert!(reason.text.ends_with(words), "{}", reason.text);
+            assert!(reason.says_all, "{}", reason.text);
+        }
     }
 
     /// Proves that a long list is told short.

@@ -132,7 +132,8 @@ fn are(mark: &Mark) -> String {
     format!("{} {is}", groups_named(&groups))
 }
 
-/// What broker `node` says while it waits. What costs nothing first; the command that gives something up last, and only where nothing else may help.
+/// What broker `node` says while it waits. What costs nothing first; the command that gives something up last, and only where data are in the way and nothing else may
+/// help.
 fn waits(node: NodeId, mark: &Mark, heard: &Heard) -> String {
     let (why, what_to_do) = match (&heard.refused, heard.may_stop) {
         (_, true) => (
@@ -140,8 +141,12 @@ fn waits(node: NodeId, mark: &Mark, heard: &Heard) -> String {
             String::new(),
         ),
         (None, false) => ("the others have not decided yet".to_owned(), String::new()),
+        (Some(why), false) if why.says_all => (
+            format!("they refuse now, since {}", why.text),
+            String::new(),
+        ),
         (Some(why), false) => (
-            format!("they refuse, since {why}"),
+            format!("they refuse, since {}", why.text),
             format!(
                 ". {START_FIRST}. {WITHOUT_LOSS}. Only what can be had back \
                  in none of these ways is given up by `tidelog cluster add {node} --force --give-up-data`: partitions whose other copies are too few are lost then; without the last \
@@ -159,6 +164,7 @@ fn waits(node: NodeId, mark: &Mark, heard: &Heard) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+    use super::super::super::formation::Reason;
     use super::*;
     use tidelog_model::RaftNodeId;
 
@@ -169,8 +175,11 @@ mod tests {
         let node = NodeId::new(3);
         let [x, y] = [11, 12].map(RaftNodeId::new);
         let mark = Mark::new(x, y, PlacementGroupId::new(1), "a bit");
-        let says = |mark: &Mark, may_stop, refused: Option<&str>| {
-            let refused = refused.map(str::to_owned);
+        let says = |mark: &Mark, may_stop, refused: Option<(&str, bool)>| {
+            let refused = refused.map(|(text, says_all)| Reason {
+                text: text.to_owned(),
+                says_all,
+            });
             waits(node, mark, &Heard { may_stop, refused })
         };
         let text = says(&mark, false, None);
@@ -182,7 +191,10 @@ mod tests {
         let text = says(&mark, true, None);
         assert!(text.ends_with("it stops for that soon"), "{text}");
         let both = mark.with(PlacementGroupId::new(5), "a file");
-        let text = says(&both, false, Some("group 4 waits for broker 2"));
+        let passes = "broker 2 is refilled first; it is tried again";
+        let text = says(&both, false, Some((passes, true)));
+        assert!(text.ends_with(passes), "{text}");
+        let text = says(&both, false, Some(("group 4 waits for broker 2", false)));
         assert!(
             text.starts_with("groups 1, 5 are damaged on broker 3 (a bit; a file)"),
             "{text}"
