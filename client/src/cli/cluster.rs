@@ -10,6 +10,7 @@ use super::{Failure, Global, World, output};
 use crate::admin_http::{AdminClient, AdminError, MemberGroup, Members};
 use clap::{Args, Subcommand};
 use status::{lost_alone, print, shown};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -431,11 +432,20 @@ fn unbalanced(members: &Members) -> Option<String> {
 }
 
 /// What is missing until leadership is spread evenly: for every number of copies the brokers lead the same number of groups, give or take one.
+/// Groups that a broker withholds do not count: it cannot lead those that it should, and nothing says which other one does. Without them there may be as many less on one broker.
 fn uneven(members: &Members) -> Option<String> {
+    let withheld = members.waiting.iter().filter_map(|at| at.withheld.as_ref());
+    let withheld: BTreeSet<u32> = withheld.flatten().copied().collect();
+    let apart = |id: i32| {
+        let groups = members.groups.iter().filter(|at| at.leader == Some(id));
+        groups.filter(|at| withheld.contains(&at.group)).count()
+    };
     let open = members.brokers.iter().filter(|at| at.live && !at.draining);
-    let leads: Vec<usize> = open.map(|at| at.leads).collect();
+    let leads = open.map(|at| at.leads.saturating_sub(apart(at.id)));
+    let leads: Vec<usize> = leads.collect();
     let (most, least) = (leads.iter().max()?, leads.iter().min()?);
-    (most - least > 2).then(|| format!("brokers lead between {least} and {most} groups"))
+    (most - least > 2 + withheld.len())
+        .then(|| format!("brokers lead between {least} and {most} groups"))
 }
 
 #[cfg(test)]
@@ -443,6 +453,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::status::tests::members;
     use super::*;
+    use crate::admin_http::WaitingBroker;
 
     /// Proves that a command which is refused for want of a leader until its deadline ends with that reason: it asks no last question whose answer it would not wait for.
     #[tokio::test]
@@ -500,6 +511,37 @@ mod tests {
         now.metadata_leader = Some(1);
         now.brokers[0].leads = 4;
         assert!(unbalanced(&now).unwrap().contains("between 1 and 4"));
+    }
+
+    /// Proves that leadership counts as spread where only the groups that a damaged broker withholds are led by another one than they should be, and not where more is uneven.
+    #[test]
+    fn what_is_withheld_is_not_waited_for() {
+        let mut now = members();
+        let first = now.groups[0].clone();
+        let led = |group| MemberGroup {
+            group,
+            ..first.clone()
+        };
+        now.groups = (1..=4).map(led).collect();
+        now.brokers[0].leads = 4;
+        now.brokers[1].leads = 0;
+        assert!(unbalanced(&now).unwrap().contains("between 0 and 4"));
+        now.waiting = vec![WaitingBroker {
+            id: 2,
+            zone: String::new(),
+            peer: "b2:1".to_owned(),
+            raft_node: 9,
+            replaces: true,
+            damaged: true,
+            refused: None,
+            withheld: Some(vec![2]),
+        }];
+        assert_eq!(unbalanced(&now), None);
+        now.groups.extend((5..=6).map(led));
+        now.brokers[0].leads = 6;
+        assert!(unbalanced(&now).unwrap().contains("between 0 and 5"));
+        now.waiting[0].withheld = None;
+        assert!(unbalanced(&now).unwrap().contains("between 0 and 6"));
     }
 
     /// Proves that a drain that cannot end because of a lost group fails with its partitions, and that one that waits for a leader says so.
