@@ -8,6 +8,7 @@ use axum::response::IntoResponse;
 
 use super::AdminState;
 use crate::observe::{GroupReading, PlainCounter, Reading};
+use tidelog_model::PlacementGroupId;
 
 pub(super) async fn metrics(State(state): State<AdminState>) -> impl IntoResponse {
     let text = state.metrics.render(&reading(&state), &counters(&state));
@@ -23,6 +24,7 @@ pub(super) async fn metrics(State(state): State<AdminState>) -> impl IntoRespons
 /// Counters that other crates keep as plain numbers.
 fn counters(state: &AdminState) -> Vec<PlainCounter> {
     let mut counters = Vec::new();
+    leader_counters(state, &mut counters);
     log_counters(state, &mut counters);
     reader_counters(state, &mut counters);
     if let Some(archiver) = &state.archiver {
@@ -37,6 +39,27 @@ fn counters(state: &AdminState) -> Vec<PlainCounter> {
         }
     }
     counters
+}
+
+fn leader_counters(state: &AdminState, counters: &mut Vec<PlainCounter>) {
+    let metadata = (
+        PlacementGroupId::METADATA,
+        state.router.metadata().leader_changes(),
+    );
+    let data = state.router.data_groups();
+    let data = data.map(|group| (group.id(), group.group().leader_changes()));
+    counters.extend(
+        std::iter::once(metadata)
+            .chain(data)
+            .map(|(group, changes)| {
+                plain(
+                    "group_leader_changes",
+                    "Changes of leader that this replica of the group has seen since it started",
+                    Some(group.get()),
+                    changes,
+                )
+            }),
+    );
 }
 
 fn log_counters(state: &AdminState, counters: &mut Vec<PlainCounter>) {

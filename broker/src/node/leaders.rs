@@ -4,6 +4,8 @@
 //! Not here: which replica is preferred (`metadata`), what is in the way of whom (`fitness`), elections, and how leadership is transferred (`placement`).
 //! Spec: docs/protocols/fitness.md (when it goes, and to whom)
 
+pub(super) mod told;
+
 use super::fitness::Fit;
 use super::identity::Identity;
 use crate::metadata::MetadataMachine;

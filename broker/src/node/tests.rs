@@ -18,6 +18,7 @@ use tokio::time::Instant;
 mod asking;
 mod commits;
 mod copied;
+mod elected;
 mod epochs;
 mod fences;
 mod fetch;

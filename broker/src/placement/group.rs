@@ -159,6 +159,12 @@ impl<M: StateMachine> Group<M> {
         self.core.observer.leadership()
     }
 
+    /// How often this replica has seen another leader since it started, or the same one in a newer term.
+    #[must_use]
+    pub fn leader_changes(&self) -> u64 {
+        self.core.observer.changes()
+    }
+
     /// Whether this replica leads and has passed the barrier of its term.
     #[must_use]
     pub fn is_leader(&self) -> bool {

@@ -17,7 +17,7 @@ use openraft::type_config::alias::WatchReceiverOf;
 use openraft::{Raft, RaftMetrics, ServerState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tidelog_env::{Mutant, Tasks, mutant};
 use tidelog_model::{LogId, LogIndex, NodeId, PlacementGroupId, RaftNodeId, Term};
@@ -56,6 +56,8 @@ struct Shared {
     only_voter: AtomicBool,
     /// The owner asked the group to stop: its end is no failure.
     stopping: AtomicBool,
+    /// Leaders that this replica has seen after the first.
+    changes: AtomicU64,
 }
 
 impl Observer {
@@ -123,6 +125,11 @@ impl Observer {
     pub(super) fn stop_reason(&self) -> String {
         let stopping = self.shared.stopping.load(Ordering::SeqCst);
         stop_reason(self.fatal.borrow().as_deref(), stopping)
+    }
+
+    /// How often this replica has seen another leader, or the same one in a newer term.
+    pub(super) fn changes(&self) -> u64 {
+        self.shared.changes.load(Ordering::Relaxed)
     }
 
     pub(super) fn expect_stop(&self) {
@@ -325,8 +332,12 @@ struct Watcher {
 impl Watcher {
     /// Returns when the core has ended.
     async fn run(&mut self) {
+        let mut led = None;
         loop {
             let (now, leads) = self.evaluate();
+            if is_another(&mut led, now) {
+                self.shared.changes.fetch_add(1, Ordering::Relaxed);
+            }
             let changed = self
                 .leadership
                 .send_if_modified(|known| std::mem::replace(known, now) != now);
@@ -396,6 +407,12 @@ impl Watcher {
         tracing::error!("placement group stopped: {why}");
         self.fatal.send_replace(Some(why));
     }
+}
+
+/// Whether `now` has another leader than was known last in the term `led`. A term has one at most.
+fn is_another(led: &mut Option<Term>, now: Leadership) -> bool {
+    let newer = now.leader.is_some() && *led < Some(now.term);
+    newer && led.replace(now.term).is_some()
 }
 
 /// The core is gone before the watcher learns why: then nothing is known yet, unless its owner ended it.
@@ -493,6 +510,23 @@ mod tests {
         let unknown = BTreeMap::from([(1, Some(10)), (2, Some(10)), (3, None)]);
         assert!(all_without(&voters, 3, 10, &unknown, |_| true));
         assert!(!all_without(&voters, 3, 10, &unknown, |node| *node != 2));
+    }
+
+    /// Proves that a change of leader is counted once, in whichever term it is heard, and that neither the first one nor a while without any is one.
+    #[test]
+    fn changes_of_leader() {
+        let mut led = None;
+        let mut seen = |leader: Option<i32>, term| {
+            let now = Leadership {
+                leader: leader.map(NodeId::new),
+                term: Term::new(term),
+                is_leader: false,
+            };
+            is_another(&mut led, now)
+        };
+        assert!(!seen(None, 3) && !seen(Some(1), 4) && !seen(Some(1), 4));
+        assert!(!seen(None, 5) && seen(Some(2), 5) && !seen(Some(2), 5));
+        assert!(!seen(None, 5) && !seen(Some(2), 5) && seen(Some(2), 9));
     }
 
     /// Proves that a group is only said to have been stopped by its owner when it was.

@@ -220,6 +220,7 @@ async fn begin(
         reconciled.map_err(|error| StartError::Metadata(error.to_string()))?;
     }
     router.start_reconcile(tasks);
+    leaders::told::tell(router, tasks);
     host.watch(tasks);
     if let Some(peers) = parts.peers {
         let watch = StandingWatch {

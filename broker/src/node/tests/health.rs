@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 impl Rig {
     /// Status and body of a GET of the admin listener.
-    async fn get(&self, path: &str) -> (u16, String) {
+    pub(super) async fn get(&self, path: &str) -> (u16, String) {
         self.ask(&format!("GET {path}"), "").await
     }
 
