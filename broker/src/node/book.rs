@@ -70,6 +70,12 @@ impl Book {
         })
     }
 
+    /// Whether the leader of metadata is heard, or is this broker: it is in its cluster then.
+    pub(super) fn hears_leader(&self) -> bool {
+        let metadata = self.metadata.get();
+        metadata.is_some_and(|group| group.can_serve_reads() || group.hears_leader())
+    }
+
     /// Where metadata says that the broker is, however old that is: who has moved says so as soon as it reaches anybody.
     fn registered(&self, broker: NodeId) -> Option<String> {
         self.metadata.get()?.read(|machine| {

@@ -15,6 +15,7 @@ mod leaders;
 mod listeners;
 mod lost;
 mod members;
+mod mistakes;
 mod peers;
 mod refill;
 mod request_memory;

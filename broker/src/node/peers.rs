@@ -10,6 +10,7 @@ use super::error::StartError;
 use super::formation::{Asker, Formation, Formed, Founding};
 use super::identity::Directory;
 use super::listeners::{resolve, split};
+use super::mistakes;
 use super::refill::Marked;
 use crate::admin::Health;
 use crate::config::Config;
@@ -75,11 +76,10 @@ impl Peers {
         check_named(&seeds, directory)?;
         let speaker = speaker(directory, marked);
         let identity = Arc::new(identity(config, world, &speaker));
-        let tasks = Tasks::new();
         let at = seeds.into_iter();
         let at = at.map(|(id, address)| (NodeId::new(id), address));
         let book = Arc::new(Book::new(at.collect()));
-        let metrics = PeerMetrics::default();
+        let (metrics, tasks) = (PeerMetrics::default(), Tasks::new());
         let tls = load_tls(config, world)?;
         let parts = PeerTransportParts {
             identity: Arc::clone(&identity),
@@ -105,6 +105,7 @@ impl Peers {
         };
         let listener = PeerListener::start(PeerListenerConfig::new(listen), parts).await?;
         tls.watch(&tasks);
+        mistakes::watch(&transport, &book, health, &tasks);
         let asker = Asker {
             config,
             world,

@@ -32,6 +32,7 @@ mod kept_offsets;
 mod lost;
 mod majority;
 mod members;
+mod mistaken;
 mod names_again;
 mod produce;
 mod refilled;

@@ -8,8 +8,10 @@ use super::config::{PeerConfig, PeerIdentity};
 use super::frame::WireLane;
 use super::hello::{ANSWER_MAGIC, Answer};
 use super::io::{ReadError, read_handshake, write_parts};
+use super::mistakes::Mistakes;
 use super::tls::{self, PeerTls};
 use super::transport::AddressBook;
+use super::welcome::NotLetIn;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,6 +34,7 @@ pub(super) struct Dialer {
     pub(super) failed_at: Mutex<Option<String>>,
     /// What was logged since it was last reached: a state is told once, not at every try. Several lanes, and tries at several addresses, may fail in several ways.
     pub(super) said: Mutex<Vec<String>>,
+    pub(super) mistakes: Mistakes,
 }
 
 /// Different texts about one peer until it is reached again.
@@ -44,17 +47,20 @@ impl Dialer {
         let dialled = timeout(self.config.handshake, self.try_dial(lane, &address)).await;
         let result = match dialled {
             Ok(result) => result,
-            Err(_) => Err(format!("no answer within {:?}", self.config.handshake)),
+            Err(_) => Err(format!("no answer within {:?}", self.config.handshake).into()),
         };
         match result {
             Ok(stream) => {
+                self.mistakes.note(&address, None);
                 *self.failed_at.lock() = None;
                 if !std::mem::take(&mut *self.said.lock()).is_empty() {
                     tracing::info!(address, "{} is reached again", self.name());
                 }
                 Ok(stream)
             }
-            Err(why) => {
+            Err(NotLetIn { reason, text: why }) => {
+                let refused = reason.map(|reason| (reason, why.as_str()));
+                self.mistakes.note(&address, refused);
                 let text = format!("{} at {address} is not reached: {why}", self.name());
                 *self.failed_at.lock() = Some(address);
                 let mut said = self.said.lock();
@@ -92,7 +98,7 @@ impl Dialer {
         }
     }
 
-    async fn try_dial(&self, lane: WireLane, address: &str) -> Result<BoxStream, String> {
+    async fn try_dial(&self, lane: WireLane, address: &str) -> Result<BoxStream, NotLetIn> {
         let (host, port) = split(address)?;
         let stream = self
             .network
@@ -108,10 +114,10 @@ impl Dialer {
         let bytes = match (sent, read) {
             (Ok(()), Ok(bytes)) => bytes,
             (_, Err(ReadError::Io(error))) if let Some(why) = tls::refusal(&error) => {
-                return Err(why);
+                return Err(why.into());
             }
-            (Ok(()), Err(error)) => return Err(format!("in the handshake: {error}")),
-            (Err(error), _) => return Err(error.to_string()),
+            (Ok(()), Err(error)) => return Err(format!("in the handshake: {error}").into()),
+            (Err(error), _) => return Err(error.to_string().into()),
         };
         let answer =
             Answer::decode(&bytes).map_err(|error| format!("in the handshake: {error}"))?;

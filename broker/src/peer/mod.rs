@@ -22,6 +22,7 @@ mod listener;
 mod memory;
 mod messages;
 mod metrics;
+mod mistakes;
 mod ordered;
 mod partial;
 mod presence;

@@ -13,6 +13,7 @@ use super::limits::CALL_BYTES_MAX;
 use super::link::{Link, Peer};
 use super::messages::{self, ErrorCode};
 use super::metrics::PeerMetrics;
+use super::mistakes::Mistakes;
 use super::tls::PeerTls;
 use crate::placement::{Lane, Member, PeerError, PeerLink, PeerNetwork, PeerReply};
 use bytes::Bytes;
@@ -105,6 +106,7 @@ struct Inner {
     metrics: PeerMetrics,
     tasks: Tasks,
     peers: Mutex<BTreeMap<Key, Arc<Peer>>>,
+    mistakes: Mistakes,
 }
 
 /// The world and the parts that a [`PeerTransport`] is made of.
@@ -140,6 +142,7 @@ impl PeerTransport {
                 metrics: parts.metrics,
                 tasks: parts.tasks,
                 peers: Mutex::default(),
+                mistakes: Mistakes::default(),
             }),
         }
     }
@@ -187,6 +190,12 @@ impl PeerTransport {
             messages::read_call_reply(&frame).map_err(|error| CallError::Unknown(error.to_string()))
         }
         .boxed()
+    }
+
+    /// For what mistake of identity others refuse this broker, and what to do: as long as one does, or for some seconds after nobody was asked any more.
+    #[must_use]
+    pub fn mistake(&self) -> Option<String> {
+        self.inner.mistakes.now()
     }
 
     /// Messages and bytes that are queued and in flight, over all peers.
@@ -267,6 +276,7 @@ impl Inner {
             address: Mutex::new(target.address.clone()),
             failed_at: Mutex::default(),
             said: Mutex::default(),
+            mistakes: self.mistakes.clone(),
         });
         let tasks = self.tasks.part();
         let channel = |lane| self.channel(lane, &dialer, &tasks);

@@ -1,6 +1,6 @@
 //! Who may connect: the checks of the handshake, on both sides. Pure.
 //!
-//! Owns: the order of the checks and their texts.
+//! Owns: the order of the checks and their texts, [`NotLetIn`].
 //! Not here: bytes (`hello.rs`), sockets.
 //! Spec: docs/protocols/peer.md (handshake, reasons)
 
@@ -10,6 +10,27 @@ use super::hello::{Answer, Hello, Reason, Refusal, Versions, Who};
 use super::presence::Twin;
 use crate::observe::printable;
 use tidelog_model::{NodeId, RaftNodeId};
+
+/// Why a caller has no connection that it can use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NotLetIn {
+    /// The reason of the handshake, where it came to one.
+    pub(super) reason: Option<Reason>,
+    pub(super) text: String,
+}
+
+impl From<String> for NotLetIn {
+    fn from(text: String) -> Self {
+        Self { reason: None, text }
+    }
+}
+
+impl From<(Reason, String)> for NotLetIn {
+    fn from((reason, text): (Reason, String)) -> Self {
+        let reason = Some(reason);
+        Self { reason, text }
+    }
+}
 
 impl PeerIdentity {
     pub(super) fn who(&self) -> Who {
@@ -202,22 +223,25 @@ impl PeerIdentity {
     }
 
     /// Whether who answered is whom `hello` wanted; the other side checks the same, this side does not rely on it.
-    pub(super) fn check_answer(&self, hello: &Hello, answer: &Answer) -> Result<(), String> {
+    pub(super) fn check_answer(&self, hello: &Hello, answer: &Answer) -> Result<(), NotLetIn> {
         let from = answer.from;
         if let Some(refusal) = &answer.refused {
-            return Err(format!("broker {} refuses: {}", from.broker, refusal.text));
+            return Err(NotLetIn {
+                reason: refusal.reason,
+                text: format!("broker {} refuses: {}", from.broker, refusal.text),
+            });
         }
         let version = answer.versions.newest;
         if !(Versions::OURS.oldest..=Versions::OURS.newest).contains(&version) {
-            return Err(format!(
+            return Err(NotLetIn::from(format!(
                 "broker {} wants to speak version {version}, which this one does not",
                 from.broker
-            ));
+            )));
         }
-        self.check_ids(from).map_err(|(_, text)| text)?;
+        self.check_ids(from)?;
         let lane = hello.lane.unwrap_or(WireLane::Appends);
-        self.check_clusters(from, lane).map_err(|(_, text)| text)?;
-        not_wanted(hello, from).map_or(Ok(()), Err)
+        self.check_clusters(from, lane)?;
+        not_wanted(hello, from).map_or(Ok(()), |text| Err(text.into()))
     }
 }
 

@@ -197,9 +197,18 @@ async fn a_refused_caller_knows_why() {
     };
     assert!(text.contains("broker 1 at 127.0.0.1:"), "{text}");
     assert!(text.contains("refuses: broker 2 is of cluster"), "{text}");
+    let mistake = stranger.transport.mistake().expect("one");
+    assert!(mistake.contains("of another cluster than"), "{mistake}");
     assert!(receiver.seen().is_empty());
     assert!(stranger.metrics.connect_failures.get() > 0);
     listener.stop().await;
+    // Nobody is there any more who refuses it.
+    let over = async {
+        while stranger.transport.mistake().is_some() {
+            let _ = link.append(append_at(1, b""), DEADLINE).await;
+        }
+    };
+    tokio::time::timeout(WAIT, over).await.expect("it is over");
 }
 
 /// Proves that a caller does not rely on the other side's checks: who answers must be whom it wanted.
@@ -213,7 +222,7 @@ async fn a_caller_checks_who_answers() {
     };
     assert_eq!(from(|_| {}), Ok(()));
     let refused = |change, part: &str| {
-        let text = from(change).expect_err(part);
+        let text = from(change).expect_err(part).text;
         assert!(text.contains(part), "{text}");
     };
     refused(
