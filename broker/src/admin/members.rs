@@ -328,6 +328,21 @@ pub(super) async fn add(
     Ok(Json(members_of(&state).await))
 }
 
+/// Why the broker cannot lead the group, as long as it has not been refilled: a wish for it would not be fulfilled.
+fn cannot_lead(asked: &[WaitingBroker], wish: &TransferRequest) -> Option<String> {
+    let TransferRequest { group, broker } = *wish;
+    let withholds = |one: &&WaitingBroker| {
+        let withheld = one.withheld.as_ref();
+        withheld.is_some_and(|groups| groups.contains(&PlacementGroupId::new(group)))
+    };
+    let mut same = asked.iter().filter(|one| one.node.get() == broker);
+    same.find(withholds)?;
+    Some(format!(
+        "group {group} is damaged on broker {broker}, which runs without it until it is refilled, and cannot lead it: choose another broker with a replica of it, or \
+         repeat this when broker {broker} no longer waits (`tidelog cluster status`)"
+    ))
+}
+
 /// The one broker of this id that waits.
 fn one_of(mut waiting: Vec<WaitingBroker>, broker: i32) -> Result<WaitingBroker, Failure> {
     let Some(last) = waiting.pop() else {
@@ -381,6 +396,10 @@ pub(super) async fn transfer(
     State(state): State<AdminState>,
     Body(request): Body<TransferRequest>,
 ) -> Result<Json<Members>, Failure> {
+    let asked = (state.ask_members)().await;
+    if let Some(why) = cannot_lead(&asked, &request) {
+        return Err(Failure::refused(why));
+    }
     let command = MetadataCommand::PreferLeader {
         group: PlacementGroupId::new(request.group),
         node: Some(NodeId::new(request.broker)),
@@ -405,6 +424,36 @@ pub(super) async fn balance(State(state): State<AdminState>) -> Result<Json<Memb
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
     use super::*;
+
+    /// Proves that only the broker that withholds a group cannot lead it, and only that group.
+    #[test]
+    fn who_withholds_a_group_cannot_lead_it() {
+        let waits = |node, withheld: Option<&[u32]>| WaitingBroker {
+            node: NodeId::new(node),
+            raft_node: RaftNodeId::new(7),
+            zone: String::new(),
+            peer: "a:1".to_owned(),
+            damaged: true,
+            refused: None,
+            withheld: withheld.map(|ids| ids.iter().copied().map(PlacementGroupId::new).collect()),
+        };
+        let asked = [
+            waits(2, Some(&[1, 3])),
+            waits(4, Some(&[2])),
+            waits(5, None),
+        ];
+        let why = |group, broker| cannot_lead(&asked, &TransferRequest { group, broker });
+        assert!(
+            why(1, 2)
+                .unwrap()
+                .starts_with("group 1 is damaged on broker 2,")
+        );
+        assert!(why(3, 2).is_some() && why(2, 4).is_some());
+        assert_eq!(
+            (why(2, 2), why(1, 4), why(1, 5), why(1, 1)),
+            (None, None, None, None)
+        );
+    }
 
     /// Proves that of two waiting brokers with one id none is taken in, and that both are named.
     #[test]

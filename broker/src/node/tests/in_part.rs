@@ -141,6 +141,9 @@ async fn two_damaged_brokers_run_in_part() {
     assert_eq!(runs(&three, 3), BTreeSet::from([1, 3]));
     goes_on(&three, 3, 300..350, &mut acknowledged).await;
     told(&three, &at).await;
+    let refused = admin(&three, 3).transfer_leader(1, 2).await.unwrap_err();
+    let text = refused.to_string();
+    assert!(text.contains("group 1 is damaged on broker 2"), "{text}");
     let now = members(&three, 2, "all are led", |now| {
         now.groups.iter().all(|group| group.leader.is_some())
     })
